@@ -1,6 +1,7 @@
 """Makes a small model better at an environment, on two CPU cores: collect, export, train, collect again, compare.
 
     python examples/train.py --output results/train
+    python examples/train.py --output results/letters --environment letters.py
 
 Read it from ``main`` downwards, copy it, and change what you need. Every stage leaves a file in the output folder and
 is not repeated once that is complete, so after a kill the same command continues. A larger model on a GPU needs only
@@ -20,11 +21,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from nemo_gym.api.choices import choose_agent, choose_environment, task_file
+from nemo_gym.config.keys import CONFIG_PATHS
 from nemo_gym.config.parse import parse_config
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.pipeline import export_rollouts
-from nemo_gym.export.recipe import Recipe
-from nemo_gym.metrics.compare import Run, compare, read_contents
+from nemo_gym.exporting.pipeline import export_rollouts
+from nemo_gym.exporting.recipe import Recipe
+from nemo_gym.metrics.compare import ComparedRun, compare_runs, read_contents
 from nemo_gym.metrics.report import comparison_text
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.rollouts.store.shards import Shards
@@ -36,6 +39,7 @@ from nemo_gym.training.sequences import Group, TokenSequence, read_groups
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
 
 Options = argparse.Namespace
+LOCAL_MODEL = "responses_api_models/local_model/configs/local_model.yaml"
 
 
 class Method(NamedTuple):
@@ -112,7 +116,8 @@ def collect(options: Options, model: Path, output: Path, sampling: Sampling) -> 
         f"{server}.return_token_id_information=true",
         f"{server}.extra_body={options.truncation}",
     ]
-    config = parse_config([f"+config_paths=[{options.configs}]", *settings, *options.overrides]).config
+    files = f"+config_paths=[{options.configs}]"
+    config = parse_config([files, *settings, *options.overrides], pairs=options.environment_values).config
     collection = RolloutCollectionConfig(
         agent_name=options.agent,
         input_jsonl_fpath=str(sampling.tasks),
@@ -181,7 +186,9 @@ def loss(options: Options, model: Any, tree: learner.Tree, rollouts: list[TokenS
 
 def report(options: Options, before: Path, after: Path) -> None:
     """Compare the two collections of held-out tasks, and draw them."""
-    found = compare(*(Run(Shards([path], strict=False).table(), read_contents(path)) for path in (before, after)))
+    found = compare_runs(
+        *(ComparedRun(Shards([path], strict=False).table(), read_contents(path)) for path in (before, after))
+    )
     (options.output / f"comparison_{options.method}.json").write_text(json.dumps(found.as_dict(), indent=2))
     chart = options.output / f"before_and_after_{options.method}.svg"
     chart.write_text(before_and_after_svg(found, title=f"Held-out reward before and after {options.method}"))
@@ -217,14 +224,15 @@ def keep_settings(options: Options) -> None:
 
 def read_options(arguments: list[str] | None) -> Options:
     """Read the command line."""
-    data, models = Path("resources_servers/format_following"), "responses_api_models"
+    data = Path("resources_servers/format_following")
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
     add("--output", type=Path, default=Path("results/train"), help="folder for everything")
     add("--method", choices=METHODS, default="grpo")
     add("--seed", type=int, default=0, help="determines tasks, their order and the initial weights of the adapters")
     add("--model", type=Path, help="GGUF file; without one, the embedded SmolLM2-135M")
-    add("--configs", default=f"{data}/configs/format_following.yaml,{models}/local_model/configs/local_model.yaml")
+    add("--environment", help="name, folder, .yaml or .py file; without it, what the next options name")
+    add("--configs", default=f"{data}/configs/format_following.yaml,{LOCAL_MODEL}")
     add("--overrides", nargs="*", default=[], help="more configuration, as ng_collect_rollouts takes it")
     add("--agent", default="format_following_simple_agent")
     add("--train", type=Path, default=data / "data/train.jsonl", help="task file")
@@ -246,10 +254,32 @@ def read_options(arguments: list[str] | None) -> Options:
     add("--clip", type=float, default=math.inf, help="grpo: how far the ratio counts, such as 0.2")
     add("--beta", type=float, default=0.1, help="dpo: weight of the reference")
     add("--solved", type=float, default=1.0, help="sft: lowest reward of a rollout that is imitated")
+    parser.set_defaults(environment_values={})
     options = parser.parse_args(arguments)
+    if options.environment:
+        parser.set_defaults(**defaults_of(options.environment, options.output))
+        options = parser.parse_args(arguments)
     options.lr = options.lr or METHODS[options.method].lr
     options.epochs = options.epochs or METHODS[options.method].epochs
     return options
+
+
+def defaults_of(environment: str, folder: Path) -> dict[str, Any]:
+    """The options that an environment stands for: its configuration, its agent, and two files of tasks.
+
+    Of the tasks in a Python file, every fourth is held out.
+    """
+    choice = choose_environment(environment)
+    configs = [*choice.config_paths, LOCAL_MODEL]
+    config = parse_config(pairs={**choice.values, CONFIG_PATHS: configs}).config
+    agent = choose_agent(None, config)
+    parts: dict[str, Any] = {"train": "train", "heldout": "validation"}
+    if choice.environment is not None:
+        rows = list(choice.environment.rows())
+        parts = {"train": [row for number, row in enumerate(rows) if number % 4], "heldout": rows[::4]}
+    given: dict[str, Any] = {"environment": None, "config": config, "agent": agent, "folder": folder}
+    tasks = {name: task_file(part, **given) for name, part in parts.items()}
+    return {"environment_values": choice.values, "configs": ",".join(configs), "agent": agent, **tasks}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ module of this package may have the same name as a command, because it would hid
 """
 
 import sys
-from functools import partial
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
@@ -23,9 +23,29 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_NAMES[name]), name)
     # Modules of this package must not be returned: the import system asks here first, then imports them itself.
     is_module = find_spec(f"{__name__}.{name}") is not None
-    if not is_module and name in import_module("nemo_gym.cli.commands").by_name():
-        return partial(_run_command, name)
+    commands = {} if is_module else import_module("nemo_gym.cli.commands").by_name()
+    if name in commands:
+        return _as_function(name, commands[name].summary)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _as_function(name: str, summary: str) -> Callable[[], None]:
+    def command() -> None:
+        _run_command(name)
+
+    command.__name__ = command.__qualname__ = name
+    command.__doc__ = f"{summary} Takes the arguments of this process, and exits with the code of an error."
+    return command
+
+
+def start_program() -> int:
+    """Run the command line of this process. Console scripts call this, because Ctrl-C may come while modules load."""
+    try:
+        code: int = import_module("nemo_gym.cli.main").main()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    return code
 
 
 def _run_command(name: str) -> None:

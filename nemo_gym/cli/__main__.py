@@ -2,6 +2,6 @@
 
 import sys
 
-from nemo_gym.cli.main import main
+from nemo_gym.cli import start_program
 
-sys.exit(main())
+sys.exit(start_program())

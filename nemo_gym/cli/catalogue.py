@@ -1,12 +1,8 @@
-"""Lists what can be run, here and in the installation: ``ng_list_benchmarks``, ``ng_list_environments``, …
-
-``python -m nemo_gym.cli.catalogue docs/catalogue.md`` writes the same as a page.
-"""
+"""Lists what can be run, here and in the installation: ``ng_list_benchmarks``, ``ng_list_environments``, …"""
 
 import difflib
 import json
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -14,13 +10,14 @@ from typing import Any, Final
 
 import yaml
 
-from nemo_gym import PARENT_DIR
 from nemo_gym.benchmarks import discover_benchmarks
 from nemo_gym.cli import console
+from nemo_gym.cli.command import Arguments
 from nemo_gym.cli.parameters import ListConfig, read_parameters
 from nemo_gym.cli.testing import ServerFolder, find_servers
-from nemo_gym.config.keys import RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
+from nemo_gym.config.keys import RESPONSES_API_AGENTS, RESPONSES_API_MODELS
 from nemo_gym.errors import ExitCode, UsageError, did_you_mean
+from nemo_gym.io.yaml_text import read_yaml
 from nemo_gym.servers.venvs import read_requirements, unmet
 
 SIMILAR: Final = 0.7
@@ -38,40 +35,40 @@ class CatalogueEntry:
     path: str
 
 
-def list_benchmarks(overrides: Sequence[str]) -> int:
+def list_benchmarks(arguments: Arguments) -> int:
     """Print the benchmarks as a table or JSON."""
-    config = read_parameters(ListConfig, _with_bare_word(overrides, "query"))
+    config = read_parameters(ListConfig, _with_bare_word(arguments, "query"))
     names = ("name", "domain", "agent_name", "num_repeats")
     rows = [{name: getattr(benchmark, name) for name in names} for benchmark in discover_benchmarks().values()]
     return _show(rows, config, ("Benchmark name", "Domain", "Agent name", "Num repeats"), "benchmarks")
 
 
-def list_environments(overrides: Sequence[str]) -> int:
-    """Print the resources servers with their domain, licence and missing packages."""
-    return _list_servers(RESOURCES_SERVERS, "environments", overrides)
+def list_environments(arguments: Arguments) -> int:
+    """Print the environments with their domain, licence and missing packages."""
+    return _list_servers(_environments(), "environments", arguments)
 
 
-def list_resources_servers(overrides: Sequence[str]) -> int:
+def list_resources_servers(arguments: Arguments) -> int:
     """The same under the name of the folder; a bare word is the name of one server."""
-    return _list_servers(RESOURCES_SERVERS, "resources servers", overrides)
+    return _list_servers(_environments(), "resources servers", arguments)
 
 
-def list_agents(overrides: Sequence[str]) -> int:
+def list_agents(arguments: Arguments) -> int:
     """Print the agents."""
-    return _list_servers(RESPONSES_API_AGENTS, "agents", overrides)
+    return _list_servers(_folders(RESPONSES_API_AGENTS), "agents", arguments)
 
 
-def list_models(overrides: Sequence[str]) -> int:
+def list_models(arguments: Arguments) -> int:
     """Print the model servers."""
-    return _list_servers(RESPONSES_API_MODELS, "models", overrides)
+    return _list_servers(_folders(RESPONSES_API_MODELS), "models", arguments)
 
 
-def search(overrides: Sequence[str]) -> int:
+def search(arguments: Arguments) -> int:
     """Print every server folder and benchmark that matches a word."""
-    config = read_parameters(ListConfig, _with_bare_word(overrides, "query"))
+    config = read_parameters(ListConfig, _with_bare_word(arguments, "query"))
     if not config.query:
         raise UsageError("nothing to search for", hint="for example: ng search math")
-    rows = [{"kind": folder.type, **asdict(_entry(folder))} for folder in find_servers()]
+    rows = [{"kind": folder.type, **asdict(describe_folder(folder))} for folder in find_servers()]
     rows += [
         {"kind": "benchmarks", "name": name, "domain": found.domain, "path": str(found.path)}
         for name, found in discover_benchmarks().items()
@@ -80,18 +77,28 @@ def search(overrides: Sequence[str]) -> int:
     return _show(rows, config, ("Kind", "Name", "Domain", "Description", "Path"), "entries")
 
 
-def _list_servers(kind: str, what: str, overrides: Sequence[str]) -> int:
-    config = read_parameters(ListConfig, _with_bare_word(overrides, "name"))
-    rows = [asdict(_entry(folder)) for folder in find_servers() if folder.type == kind]
+def _environments() -> list[ServerFolder]:
+    return [folder for folder in find_servers() if folder.is_environment]
+
+
+def _folders(kind: str) -> list[ServerFolder]:
+    return [folder for folder in find_servers() if folder.type == kind]
+
+
+def _list_servers(folders: Sequence[ServerFolder], what: str, arguments: Arguments) -> int:
+    config = read_parameters(ListConfig, _with_bare_word(arguments, "name"))
+    rows = [asdict(describe_folder(folder)) for folder in folders]
     return _show(rows, config, tuple(field.name.capitalize() for field in fields(CatalogueEntry)), what)
 
 
-def _with_bare_word(words: Sequence[str], parameter: str) -> list[str]:
+def _with_bare_word(arguments: Arguments, parameter: str) -> Arguments:
     """Read a bare word as the value of a parameter: ``ng search math``, ``ng list environments calculator``."""
-    return [f"+{parameter}={word}" if re.fullmatch(r"[A-Za-z]\w*", word) else word for word in words]
+    word = next((word for word in arguments.overrides if re.fullmatch(r"[A-Za-z]\w*", word)), None)
+    return arguments.with_pairs({parameter: word}, without=[word]) if word else arguments
 
 
-def _entry(folder: ServerFolder) -> CatalogueEntry:
+def describe_folder(folder: ServerFolder) -> CatalogueEntry:
+    """What the configurations and the README of a server folder say about it."""
     settings = list(_settings(folder.path))
     datasets = [dataset for block in settings for dataset in block.get("datasets") or () if isinstance(dataset, dict)]
     own = next((block for block in settings if "domain" in block), {})
@@ -109,7 +116,7 @@ def _settings(folder: Path) -> Iterator[dict[str, Any]]:
     """The server blocks in a folder's configurations. Files that are not YAML are skipped."""
     for path in sorted(folder.glob("configs/*.yaml")):
         try:
-            content = yaml.safe_load(path.read_text("utf-8"))
+            content = read_yaml(path.read_text("utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError):
             continue
         for block in content.values() if isinstance(content, dict) else ():
@@ -148,68 +155,6 @@ def _show(rows: Sequence[dict[str, Any]], config: ListConfig, titles: Sequence[s
 
 def _matches(row: dict[str, Any], query: str) -> bool:
     """Whether the name, domain or description contains the query or resembles it."""
-    words = query.lower()
+    wanted = query.lower()
     texts = [str(row[name]).lower() for name in ("name", "domain", "description") if row.get(name)]
-    return any(words in text or difflib.SequenceMatcher(a=words, b=text).ratio() >= SIMILAR for text in texts)
-
-
-PAGE_TITLES: Final = ("name", "what", "domain", "rows", "licence of the rows", "extra packages")
-
-
-def page() -> str:
-    """The environments and benchmarks of the installation as a page of the documentation."""
-    folders = [folder for folder in find_servers([PARENT_DIR]) if folder.type == RESOURCES_SERVERS]
-    entries = [(folder, _entry(folder)) for folder in folders]
-    environments = [
-        (
-            f"[{entry.name}](../{RESOURCES_SERVERS}/{entry.name}/README.md)",
-            entry.description or "",
-            entry.domain or "",
-            _row_counts(folder.path),
-            entry.licence or "",
-            ", ".join(f"`{line}`" for line in read_requirements(folder.path)),
-        )
-        for folder, entry in entries
-    ]
-    benchmarks = [
-        (f"`{name}`", found.domain or "", f"{found.num_repeats}", f"`{found.agent_name}`")
-        for name, found in discover_benchmarks(PARENT_DIR / "benchmarks").items()
-    ]
-    return "\n".join(
-        [
-            "# Environments and benchmarks",
-            "",
-            "Generated by `python -m nemo_gym.cli.catalogue docs/catalogue.md`. `ng_list_environments` and",
-            "`ng_list_benchmarks` show the same for the folder that you are in.",
-            "[Write an environment](environments.md) says how to add one.",
-            "",
-            "## Environments",
-            "",
-            *_markdown(PAGE_TITLES, environments),
-            "",
-            "## Benchmarks",
-            "",
-            "[Benchmarks](benchmarks.md) says by which protocol each is run, and where its data comes from.",
-            "",
-            *_markdown(("name", "domain", "repeats", "agent"), benchmarks),
-            "",
-        ]
-    )
-
-
-def _row_counts(folder: Path) -> str:
-    """How many rows each file of data holds that is part of the folder."""
-    counts = []
-    for split in ("train", "validation", "example"):
-        path = folder / "data" / f"{split}.jsonl"
-        if path.is_file():
-            counts.append(f"{sum(1 for line in path.read_bytes().splitlines() if line.strip()):,} {split}")
-    return ", ".join(counts)
-
-
-def _markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles), *rows)]
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), "utf-8")
+    return any(wanted in text or difflib.SequenceMatcher(a=wanted, b=text).ratio() >= SIMILAR for text in texts)

@@ -3,14 +3,10 @@
 A :class:`Command` names its function and its parameter class instead of importing them, so that a command loads only
 what it uses.
 
-Flags are a second way to type parameters: ``--limit 5`` for ``+limit=5``. :func:`to_overrides` turns them into the
-overrides that the configuration layer reads, and leaves everything else as it is. Flags that name configuration files
-are collected into one ``+config_paths=[…]``. Some commands also take bare words: files (:func:`path_overrides`), or the
-name of an environment (:func:`named_configuration`).
-
-A configuration has a short name: ``mcqa`` stands for ``resources_servers/mcqa/configs/mcqa.yaml``, and ``NAME/FLAVOR``
-picks one of several files in a folder. Folders are looked for in the given search directories, then in the working
-directory, then where the package is installed.
+Flags are a second way to give parameters: ``--limit 5`` for ``+limit=5``. :func:`read_arguments` turns them into pairs
+of key and value, which the configuration layer takes as they are, and leaves everything else for its grammar. Flags
+that name configuration files are collected into one list under ``config_paths``. Some commands also take files
+(:func:`with_files`) or the names of environments (``named_environments``).
 
 Exit codes are part of the interface, because scripts branch on them:
 
@@ -21,73 +17,117 @@ Exit codes are part of the interface, because scripts branch on them:
     130  interrupted; what was saved can be resumed
 """
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
-from nemo_gym import PARENT_DIR
-from nemo_gym.errors import ConfigError, ExitCode, UsageError, did_you_mean, nearest
+from nemo_gym.config.keys import POLICY_API_KEY, POLICY_BASE_URL, POLICY_MODEL_NAME
+from nemo_gym.config.short_names import find_configuration
+from nemo_gym.errors import ConfigError, ExitCode, UnfinishedRunError, UsageError, did_you_mean
 from nemo_gym.io.process import garbage_collection_paused
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 _LISTED: Final = "config_paths"
 _SEARCH_DIRECTORY: Final = "search_dir"
 
 
 @dataclass(frozen=True, slots=True)
+class Arguments:
+    """What was given after the name of a command: pairs, and overrides that the configuration layer parses."""
+
+    pairs: Mapping[str, Any] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    typed: tuple[str, ...] = ()  # all of it as it was typed, for records of how a file was made
+
+    def __bool__(self) -> bool:
+        return bool(self.pairs or self.overrides)
+
+    def sets(self, key: str) -> bool:
+        """Whether a top-level key is given, in whichever way."""
+        return key in self.pairs or any(_overrides(word, key) for word in self.overrides)
+
+    def with_pairs(self, pairs: Mapping[str, Any], *, without: Collection[str]) -> "Arguments":
+        """The same with more pairs, and without the overrides that these were read from."""
+        rest = tuple(word for word in self.overrides if word not in without)
+        return replace(self, pairs={**self.pairs, **pairs}, overrides=rest)
+
+
+def _overrides(word: str, key: str) -> bool:
+    return "=" in word and word.partition("=")[0].lstrip("+") == key
+
+
+@dataclass(frozen=True, slots=True)
 class Flag:
     """One flag and the parameter that it sets.
 
-    ``constant`` makes it a switch that takes no value; ``convert`` turns the typed value into the parameter's value;
-    ``verbatim`` leaves the value unquoted; a flag with ``several`` may be repeated, and its parameter is a list.
+    ``constant`` makes it a switch that takes no value; ``convert`` turns the typed value into the parameter's value,
+    given the search directories; a flag with ``several`` may be repeated, and its parameter is a list.
     """
 
     names: tuple[str, ...]
     parameter: str
-    constant: str | None = None
-    convert: Callable[[str, Sequence[str]], str] | None = None
-    verbatim: bool = False
+    constant: bool | None = None
+    convert: Callable[[str, Sequence[str]], Any] | None = None
     several: bool = False
+    short_name: bool = False  # its value stands for a path
 
     @property
     def meaning(self) -> str:
         """What the flag stands for, as shown in help."""
         if self.parameter == _SEARCH_DIRECTORY:
             return "search this directory first for benchmarks, environments and servers"
-        if self.convert:
+        if self.short_name:
             return f"short for a path in +{self.parameter}"
-        return f"+{self.parameter}={self.constant or '<value>'}" if self.parameter != _LISTED else f"adds to +{_LISTED}"
+        if self.parameter == _LISTED:
+            return f"adds to +{_LISTED}"
+        return f"+{self.parameter}={'<value>' if self.constant is None else str(self.constant).lower()}"
 
 
-def flag(*names: str, sets: str, constant: str | None = None, several: bool = False) -> Flag:
-    """Define a flag whose value is text, or with ``constant`` a switch."""
-    return Flag(names, sets, constant=constant, several=several)
+def flag(*names: str, sets: str, several: bool = False) -> Flag:
+    """Define a flag whose value is text."""
+    return Flag(names, sets, several=several)
 
 
-def number(*names: str, sets: str) -> Flag:
-    """Define a flag whose value is a number, ``null`` or another literal, and stays unquoted."""
-    return Flag(names, sets, verbatim=True)
+def switch(*names: str, sets: str, to: bool = True) -> Flag:
+    """Define a flag that takes no value."""
+    return Flag(names, sets, constant=to)
 
 
-def name_flag(*names: str, kind: str, sets: str = _LISTED) -> Flag:
+def number_flag(*names: str, sets: str) -> Flag:
+    """Define a flag whose value is a number, or ``null``; other values are left to the parameter's validation."""
+    return Flag(names, sets, convert=lambda value, _: _as_number(value))
+
+
+def name_flag(name: str, *, kind: str) -> Flag:
     """Define a flag whose value is the short name of a configuration (``--benchmark aime``)."""
-    return Flag(names, sets, convert=lambda name, search: find_configuration(kind, name, search))
+
+    def find(value: str, search: Sequence[str]) -> str:
+        return find_configuration(kind, value, search)
+
+    return Flag((name,), _LISTED, convert=find, several=True, short_name=True)
 
 
 def folder_flag(*names: str, kind: str, sets: str) -> Flag:
     """Define a flag whose value is the name of a folder, which need not exist."""
-    return Flag(names, sets, convert=lambda name, _: f"{kind}/{name}")
+    return Flag(names, sets, convert=lambda name, _: f"{kind}/{name}", short_name=True)
 
 
-VERBOSE: Final = flag("--verbose", "-v", sets="verbose", constant="true")
-JSON: Final = flag("--json", sets="json", constant="true")
+def _as_number(value: str) -> int | float | str | None:
+    if value == "null":
+        return None
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value)
+    return value
+
+
+VERBOSE: Final = switch("--verbose", "-v", sets="verbose")
+JSON: Final = switch("--json", sets="json")
 CONFIGURATION: Final = (
-    flag("--config", sets=_LISTED),
+    flag("--config", sets=_LISTED, several=True),
     name_flag("--benchmark", kind="benchmarks"),
     name_flag("--environment", kind="environments"),
     name_flag("--resources-server", kind="resources_servers"),
@@ -139,13 +179,13 @@ class Command:
         scripts = (prefix + self.name for prefix in PREFIXES)
         return tuple(dict.fromkeys((*scripts, f"{ROOTS[0]} {self.path}", f"{ROOTS[0]} {self.name}")))
 
-    def load_function(self) -> Callable[[Sequence[str]], int]:
-        """Import the function, which takes the overrides and returns the exit code."""
-        return cast("Callable[[Sequence[str]], int]", _load(self.function))
+    def load_function(self) -> Callable[[Arguments], int]:
+        """Import the function, which takes the arguments and returns the exit code."""
+        return cast("Callable[[Arguments], int]", _load(self.function))
 
-    def load_parameters(self) -> "type[BaseModel] | None":
+    def load_parameters(self) -> type[Any] | None:
         """Import the class that describes the parameters."""
-        return cast("type[BaseModel]", _load(self.parameters)) if self.parameters else None
+        return cast("type[Any]", _load(self.parameters)) if self.parameters else None
 
 
 def _load(reference: str) -> Any:
@@ -160,89 +200,40 @@ class HelpRequest:
 
     command: Command | None = None
     group: str = ""
-    asked: bool = True
+    requested: bool = True
 
 
 def exit_code(error: ConfigError) -> ExitCode:
-    """Distinguish a mistake on the command line from one in the configuration."""
+    """Tell a mistake on the command line, or an error of a run that saved rollouts, from one in the configuration."""
+    if isinstance(error, UnfinishedRunError):
+        return ExitCode.FAILURES
     return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.ERROR
 
 
-# ---- flags to overrides ----------------------------------------------------------------------------------------------
-# What the override grammar reads without quotes, and which of that it would take for a number or a constant.
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_./-]+")
-_LITERAL: Final = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|true|false|null|nan|[-+]?inf", re.IGNORECASE)
+# ---- from the command line to pairs ----------------------------------------------------------------------------------
 _PATH_SIGNS: Final = frozenset("./*?")  # a bare word with one of these is a file or a pattern
-_NAME: Final = re.compile(r"[A-Za-z_][\w-]*(/[\w-]+)?")  # of an environment or benchmark, maybe with a flavour
 
 
-@dataclass(frozen=True, slots=True)
-class _Typed:
-    flag: Flag
-    value: str
-
-
-def to_overrides(arguments: Sequence[str], flags: Sequence[Flag]) -> list[str]:
-    """Replace all flags of a command line by overrides."""
+def read_arguments(given: Sequence[str], flags: Sequence[Flag]) -> Arguments:
+    """Read what follows a command: flags become pairs, everything else stays as it is."""
     overrides: list[str] = []
-    typed: list[_Typed] = []
-    words = iter(arguments)
-    for word in words:
+    typed: list[tuple[Flag, Any]] = []
+    remaining = iter(given)
+    for word in remaining:
         if word.startswith("-"):
-            typed.append(_read_flag(word, words, flags))  # takes its value from the same iterator
+            typed.append(_read_flag(word, remaining, flags))  # takes its value from the same iterator
         else:
             overrides.append(word)
-    return [*_as_overrides(typed, overrides), *overrides]
-
-
-def quote(value: str) -> str:
-    """Quote text so that the override grammar reads it back unchanged."""
-    if _PLAIN.fullmatch(value) and not _LITERAL.fullmatch(value):
-        return value
-    # A backslash escapes only before a quote, including the closing one; elsewhere it is an ordinary character.
-    escaped = re.sub(r'(\\*)"', r'\1\1\\"', value)
-    escaped = re.sub(r"(\\+)\Z", r"\1\1", escaped)
-    return f'"{escaped}"'
-
-
-# ---- bare words ------------------------------------------------------------------------------------------------------
-def is_path(word: str) -> bool:
-    """Whether a bare word on the command line is a file or a pattern."""
-    return Path(word).exists() or ("=" not in word and bool(_PATH_SIGNS.intersection(word)))
-
-
-def path_overrides(words: Sequence[str], parameter: str, *, as_list: bool) -> list[str]:
-    """Accept files as people type them: bare, separated by commas, or without the plus.
-
-    Together they become one override of the parameter; other overrides stay as they are.
-    """
-    typed: list[str] = []
-    rest: list[str] = []
-    for word in words:
-        name, _, value = word.partition("=")
-        if is_path(word):
-            typed.append(word)
-        elif name.lstrip("+") == parameter and value and value[0] not in "[\"'$":
-            typed.append(value)
-        else:
-            rest.append(word)
-    if not typed:
-        return rest
-    if any(word.partition("=")[0].lstrip("+") == parameter for word in rest):
+    found = Arguments(_pairs(typed), tuple(overrides), tuple(given))
+    if _LISTED in found.pairs and any(_overrides(word, _LISTED) for word in overrides):
         raise UsageError(
-            f"files are given in two ways: {' '.join(typed)} and +{parameter}",
-            hint=f"name them all in one: +{parameter}={','.join(typed)},<more>",
+            "configuration files are given both by flags and by +config_paths",
+            hint="name them all in one way: --config a.yaml --config b.yaml, or '+config_paths=[a.yaml,b.yaml]'",
         )
-    value = f"[{','.join(map(quote, typed))}]" if as_list and len(typed) > 1 else quote(",".join(typed))
-    return [*rest, f"+{parameter}={value}"]
+    return found
 
 
-def named_configuration(words: Sequence[str]) -> list[str]:
-    """Read a bare ``NAME[/FLAVOR]`` as the configuration of that environment or benchmark; other words stay."""
-    return [f"+{_LISTED}=[{quote(find_environment(word))}]" if _NAME.fullmatch(word) else word for word in words]
-
-
-def _read_flag(word: str, following: Iterator[str], flags: Sequence[Flag]) -> _Typed:
+def _read_flag(word: str, following: Iterator[str], flags: Sequence[Flag]) -> tuple[Flag, Any]:
     name, equals, value = word.partition("=")
     known = {name: flag for flag in flags for name in flag.names}
     if name not in known:
@@ -251,97 +242,78 @@ def _read_flag(word: str, following: Iterator[str], flags: Sequence[Flag]) -> _T
     if found.constant is not None:
         if equals:
             raise UsageError(f"{name} takes no value")
-        return _Typed(found, found.constant)
+        return found, found.constant
     if not equals:
         value = next(following, "")
     if not value:
         raise UsageError(f"{name} needs a value", hint=f"write {name} <value>; it sets +{found.parameter}")
-    return _Typed(found, value)
+    return found, value
 
 
-def _as_overrides(typed: Sequence[_Typed], overrides: Sequence[str]) -> list[str]:
-    roots = [each.value for each in typed if each.flag.parameter == _SEARCH_DIRECTORY]
-    listed: list[str] = []
-    single: dict[str, str] = {}
-    several: dict[str, list[str]] = {}
-    for each in typed:
-        value = each.flag.convert(each.value, roots) if each.flag.convert else each.value
-        if each.flag.parameter == _LISTED:
-            listed.append(quote(value))
-        elif each.flag.several:
-            several.setdefault(each.flag.parameter, []).append(quote(value))
-        elif each.flag.parameter != _SEARCH_DIRECTORY:
-            single[each.flag.parameter] = value if each.flag.verbatim or each.flag.constant else quote(value)
-    if listed and any(re.match(rf"\+*{_LISTED}=", override) for override in overrides):
+def _pairs(typed: Sequence[tuple[Flag, Any]]) -> dict[str, Any]:
+    search = [value for each, value in typed if each.parameter == _SEARCH_DIRECTORY]
+    pairs: dict[str, Any] = {}
+    for each, value in typed:
+        given = each.convert(value, search) if each.convert else value
+        if each.several:
+            pairs.setdefault(each.parameter, []).append(given)
+        elif each.parameter != _SEARCH_DIRECTORY:
+            pairs[each.parameter] = given
+    return _with_named_model(pairs)
+
+
+def _with_named_model(pairs: dict[str, Any]) -> dict[str, Any]:
+    """Replace a model that is named like ``openai:NAME`` by the configuration of its server."""
+    name = pairs.get(POLICY_MODEL_NAME)
+    if not isinstance(name, str):
+        return pairs
+    from nemo_gym.api.models import is_model_name, named_model  # noqa: PLC0415 - quick commands name no model
+
+    if not is_model_name(name):
+        return pairs
+    named = named_model(name, base_url=pairs.get(POLICY_BASE_URL), api_key=pairs.get(POLICY_API_KEY))
+    others = {key: value for key, value in pairs.items() if key != POLICY_MODEL_NAME}
+    return {**others, **named.values, _LISTED: [*pairs.get(_LISTED, []), named.config_path]}
+
+
+# ---- bare arguments --------------------------------------------------------------------------------------------------
+def is_path(word: str) -> bool:
+    """Whether a bare word on the command line is a file or a pattern."""
+    return Path(word).exists() or ("=" not in word and bool(_PATH_SIGNS.intersection(word)))
+
+
+def with_files(arguments: Arguments, parameter: str, *, as_list: bool) -> Arguments:
+    """Accept files as people type them: bare, separated by commas, or without the plus.
+
+    Together with those of a flag they become one value of the parameter: text with commas, or with ``as_list`` a list.
+    """
+    bare = {word: value for word in arguments.overrides if (value := _file_in(word, parameter))}
+    if not bare:
+        return arguments
+    flagged = arguments.pairs.get(parameter, [])
+    files = [*([flagged] if isinstance(flagged, str) else flagged), *bare.values()]
+    if any(_overrides(word, parameter) for word in arguments.overrides if word not in bare):
         raise UsageError(
-            "configuration files are given both by flags and by +config_paths",
-            hint="name them all in one way: --config a.yaml --config b.yaml, or '+config_paths=[a.yaml,b.yaml]'",
+            f"files are given in two ways: {' '.join(files)} and +{parameter}",
+            hint=f"name them all in one: +{parameter}={','.join(files)},<more>",
         )
-    files = [f"+{_LISTED}=[{','.join(listed)}]"] if listed else []
-    files += [f"+{name}=[{','.join(values)}]" for name, values in several.items()]
-    return files + [f"+{name}={value}" for name, value in single.items()]
+    together = files if as_list and len(files) > 1 else ",".join(files)
+    return arguments.with_pairs({parameter: together}, without=bare)
 
 
-# ---- short names of configurations -----------------------------------------------------------------------------------
-class _Layout(NamedTuple):
-    """Where the folders of one kind keep their configurations, and which of them is meant if none is chosen."""
-
-    pattern: str
-    usual: str = ""  # by default the one with the name of the folder
-
-
-_LAYOUTS: Final = {
-    "resources_servers": _Layout("configs/*.yaml"),
-    "responses_api_models": _Layout("configs/*.yaml"),
-    "environments": _Layout("*.yaml", "config"),
-    "benchmarks": _Layout("*.yaml", "config"),
-}
+def _file_in(word: str, parameter: str) -> str:
+    """The file that a word names; empty if it names none, or in quotes or brackets, which the grammar reads."""
+    if is_path(word):
+        return word
+    value = word.partition("=")[2] if _overrides(word, parameter) else ""
+    return value if value[:1] not in ("[", '"', "'", "$") else ""
 
 
-def find_configuration(kind: str, value: str, search: Sequence[str] = ()) -> str:
-    """The path of the configuration ``NAME[/FLAVOR]`` below ``resources_servers``, ``benchmarks`` and so on."""
-    name, _, flavor = value.partition("/")
-    layout = _LAYOUTS[kind]
-    roots = [*map(Path, search), Path(), PARENT_DIR]
-    for root in roots:
-        files = {file.stem: file for file in sorted((root / kind / name).glob(layout.pattern))}
-        if files:
-            chosen = _pick(f"{kind}/{name}", files, flavor, layout.usual or name)
-            return str(chosen.relative_to(PARENT_DIR) if root == PARENT_DIR else chosen)
-    known = _configured(kind, roots)
-    raise UsageError(
-        f"no {kind}/{name} with a configuration file", hint=did_you_mean(name, known, available=f"In {kind}")
-    )
-
-
-def _configured(kind: str, roots: Sequence[Path]) -> set[str]:
-    """The names of all folders of a kind that have a configuration."""
-    pattern = _LAYOUTS[kind].pattern
-    return {path.name for root in roots for path in (root / kind).glob("*") if any(path.glob(pattern))}
-
-
-def find_environment(value: str) -> str:
-    """The path of the configuration ``NAME[/FLAVOR]`` of an environment or a benchmark, whichever has that name."""
-    name = value.partition("/")[0]
-    known: set[str] = set()
-    for kind in ("resources_servers", "environments", "benchmarks"):
-        names = _configured(kind, (Path(), PARENT_DIR))
-        if name in names:
-            return find_configuration(kind, value)
-        known |= names
-    similar = f"did you mean {' or '.join(near)}? " if (near := nearest(name, known)) else ""
-    raise UsageError(
-        f"no environment or benchmark is called {name}",
-        hint=f"{similar}ng search <word> finds them by topic; a file goes into --config",
-    )
-
-
-def _pick(folder: str, files: dict[str, Path], flavor: str, usual: str) -> Path:
-    if not flavor and len(files) == 1:
-        return next(iter(files.values()))
-    wanted = flavor or usual
-    if wanted in files:
-        return files[wanted]
-    problem = f"{folder} has no configuration {flavor!r}" if flavor else f"{folder} has several configurations"
-    name = Path(folder).name
-    raise UsageError(problem, hint=f"choose one: {', '.join(f'{name}/{stem}' for stem in files)}")
+def bare_words(arguments: Arguments) -> list[str]:
+    """The words that set nothing, such as the names of environments."""
+    for before, word in pairwise(arguments.overrides):
+        if before.endswith("=") and "=" not in word:
+            raise UsageError(
+                f"there is a space in '{before} {word}'", hint=f"write it without the space: {before}{word}"
+            )
+    return [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]

@@ -20,11 +20,12 @@ from nemo_gym.cli.command import (
     Command,
     flag,
     folder_flag,
-    number,
+    number_flag,
+    switch,
 )
 from nemo_gym.cli.rollout_commands import DATASET_COMMANDS, ROLLOUT_COMMANDS
 
-ENTRY_POINT: Final = "nemo_gym.cli.main:main"
+ENTRY_POINT: Final = "nemo_gym.cli:start_program"
 GROUPS: Final = {
     "env": "Environments: start, inspect, write and test servers",
     "eval": "Rollouts: collect, aggregate, profile",
@@ -45,6 +46,7 @@ ENVIRONMENT_COMMANDS: Final = (
         summary="Start the servers that the configuration describes and keep them running until Ctrl-C.",
         examples=(
             f"ng_run {EXAMPLE_CONFIGS}",
+            "ng_run letters.py --model-type openai_model",
             "ng env start --resources-server example_single_tool_call --model-type openai_model",
         ),
         flags=(*CONFIGURATION, VERBOSE),
@@ -55,7 +57,7 @@ ENVIRONMENT_COMMANDS: Final = (
         path="env status",
         function="nemo_gym.cli.status:status",
         parameters="nemo_gym.cli.parameters:StatusConfig",
-        summary="Show the servers that are running and whether they answer, and the collections that are running.",
+        summary="Show the servers that are running and whether they reply, and the collections that are running.",
         examples=(
             "ng_status",
             "ng_status +output_jsonl_fpath=results/rollouts.jsonl",
@@ -77,7 +79,7 @@ ENVIRONMENT_COMMANDS: Final = (
     Command(
         name="validate",
         path="env validate",
-        function="nemo_gym.cli.hosting:validate",
+        function="nemo_gym.cli.checking:validate",
         parameters="nemo_gym.cli.parameters:ValidateConfig",
         summary="Check a configuration without starting anything.",
         examples=(f'ng_validate "+config_paths=[{EXAMPLE_CONFIG}]"', "ng env validate calculator --json"),
@@ -97,27 +99,30 @@ ENVIRONMENT_COMMANDS: Final = (
     Command(
         name="check_folder",
         path="env check",
-        function="nemo_gym.cli.hosting:check_folder",
+        function="nemo_gym.cli.checking:check_folder",
         parameters="nemo_gym.cli.parameters:CheckFolderConfig",
         summary="Inspect a server folder that someone else wrote and list what will not work, without running it.",
         examples=("ng_check_folder +entrypoint=resources_servers/calculator",),
-        flags=(flag("--path", sets="entrypoint"),),
+        flags=(flag("--path", sets="entrypoint"), JSON),
     ),
     Command(
         name="check_environment",
         path="env play",
-        function="nemo_gym.cli.environment_checking:check_environments",
+        function="nemo_gym.cli.checking:check_environments",
         parameters="nemo_gym.cli.parameters:CheckEnvironmentConfig",
-        summary="Run an environment with silent, random and scripted players, and report what should be fixed.",
+        summary="Run an environment with scripted players instead of a model, and report what should be fixed.",
         examples=(
             "ng_check_environment +entrypoint=resources_servers/calculator",
+            "ng_check_environment letters.py",
+            "ng_check_environment letters.py +attack=true",
             "ng env play --resources-server calculator --json",
         ),
         flags=(
             _FOLDER,
+            switch("--attack", sets="attack"),
             flag("--config", sets="config"),
             flag("--input", "-i", sets="input_jsonl_fpath"),
-            number("--limit", sets="limit"),
+            number_flag("--limit", sets="limit"),
             JSON,
             VERBOSE,
         ),
@@ -131,6 +136,7 @@ ENVIRONMENT_COMMANDS: Final = (
         examples=(
             "ng_init_resources_server +entrypoint=resources_servers/my_thing",
             "ng_init_resources_server +entrypoint=resources_servers/my_shop +template=stateful",
+            "ng_init_resources_server +from=letters.py",
             "ng env init --benchmark my_benchmark",
         ),
         flags=(
@@ -138,6 +144,7 @@ ENVIRONMENT_COMMANDS: Final = (
             folder_flag("--environment", kind="environments", sets="entrypoint"),
             folder_flag("--benchmark", kind="benchmarks", sets="entrypoint"),
             flag("--template", sets="template"),
+            flag("--from", sets="from"),
             VERBOSE,
         ),
     ),
@@ -148,7 +155,7 @@ ENVIRONMENT_COMMANDS: Final = (
         parameters="nemo_gym.cli.parameters:TestConfig",
         summary="Run the tests of one server, or of all servers if none is named.",
         examples=(f"ng_test +entrypoint={EXAMPLE}", f"ng_test +entrypoint={EXAMPLE} +should_validate_data=true"),
-        flags=(_FOLDER, VERBOSE),
+        flags=(_FOLDER, JSON, VERBOSE),
     ),
     Command(
         name="test_all",
@@ -157,7 +164,7 @@ ENVIRONMENT_COMMANDS: Final = (
         parameters="nemo_gym.cli.parameters:TestAllConfig",
         summary="Run the tests of every server and check its example data.",
         examples=("ng_test_all", "ng_test_all +num_shards=4 +shard_index=0"),
-        flags=(VERBOSE,),
+        flags=(JSON, VERBOSE),
     ),
     Command(
         name="pip_list",

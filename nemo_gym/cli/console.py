@@ -6,13 +6,17 @@ the reader closes the pipe (``ng_help | head -1``), the program ends quietly. St
 tests and libraries replace them.
 """
 
+import json
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final, TextIO
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TextIO
+
+from nemo_gym.audit.findings import CheckReport
+from nemo_gym.io.terminal_text import BAR_LOCK
 
 OUTPUT_CLOSED: Final = 141  # what a shell reports for a program that SIGPIPE ended
 STYLES: Final = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
@@ -29,8 +33,21 @@ def emit(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a message on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a message on stderr, above a progress bar if one is shown. If the terminal is gone, nobody reads it."""
+    with suppress(OSError), _bars_cleared():
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _bars_cleared() -> Iterator[None]:
+    """Take progress bars off the screen, and show them again below what is printed meanwhile."""
+    tqdm = sys.modules.get("tqdm")  # not imported here: most commands show no bar
+    if tqdm is None:
+        yield
+        return
+    tqdm.tqdm.set_lock(BAR_LOCK)
+    with tqdm.tqdm.external_write_mode(file=sys.stderr):
+        yield
 
 
 def warn(text: str) -> None:
@@ -73,6 +90,29 @@ def columns(rows: Iterable[Sequence[str]], *, indent: str = "  ") -> str:
 def _line(cells: Sequence[str], widths: Sequence[int], indent: str) -> str:
     padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
     return (indent + "  ".join(padded)).rstrip()
+
+
+def emit_report(found: CheckReport | Sequence[CheckReport], *, as_json: bool) -> None:
+    """Print what a checker found, as text or as JSON; several reports become an array."""
+    if isinstance(found, CheckReport):
+        emit(json.dumps(found.to_json(), indent=2) if as_json else _report_text(found))
+    elif as_json:
+        emit(json.dumps([each.to_json() for each in found], indent=2))
+    else:
+        emit("\n\n".join(map(_report_text, found)))
+
+
+def _report_text(found: CheckReport) -> str:
+    lines = [found.summary]
+    for figure in found.figures.values():
+        if figure and isinstance(figure, list) and isinstance(figure[0], dict):
+            rows = [list(map(_cell, record.values())) for record in figure]
+            lines.append(table([name.capitalize() for name in figure[0]], rows, indent="  "))
+    return "\n".join([*lines, *(f"  {finding}" for finding in found.findings)])
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 class LogHandler(logging.Handler):

@@ -1,59 +1,56 @@
 """Commands that make files from others or exchange them with the hub: ``ng_materialize_prompts``, ``ng_export``, ….
 
 They need no servers, so nothing of those is imported here: it would take longer than exporting thousands of rollouts.
-A download (``ng_download_dataset_from_hf``) is resumed, compared with the hub's checksum, and appears whole. An upload
-(``ng_upload_dataset_to_hf``) is checked before anything is sent, and goes through the hub's own library, which handles
-large files.
+Downloads (``ng_download_dataset_from_hf``) and uploads (``ng_upload_dataset_to_hf``) go through the hub's own library.
+A downloaded file appears whole; rows are checked before anything is uploaded.
 """
 
-import importlib
-import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, Self
 
-import yaml
 from pydantic import BaseModel, Field, model_validator
 from tqdm import tqdm
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import path_overrides
+from nemo_gym.cli.command import Arguments, with_files
 from nemo_gym.cli.parameters import check_prompt, read_parameters
 from nemo_gym.config.keys import RESOURCES_SERVERS
 from nemo_gym.config.locate import find_readable
-from nemo_gym.data.hub import HUB, HubFile, fetch, list_files
+from nemo_gym.config.sources import load_yaml
+from nemo_gym.data.hub import fetch_hub_file, hub_api, hub_errors, list_hub_files
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, ExitCode, counted
-from nemo_gym.export.pipeline import export_rollouts
-from nemo_gym.export.recipe import Recipe
+from nemo_gym.exporting.pipeline import export_rollouts
+from nemo_gym.exporting.recipe import Recipe
 from nemo_gym.filters import parse_filter
 from nemo_gym.io.files import replacing
+from nemo_gym.io.terminal_text import BAR_LOCK
 from nemo_gym.prompt import MaterializePromptsConfig
 from nemo_gym.prompt import materialize_prompts as materialize
 from nemo_gym.rollouts.tasks import read_tasks
 from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
 
 Split = Literal["train", "validation", "test"]
-TOKEN: Final = "HF_TOKEN"  # noqa: S105 - the name of a variable
-TOKEN_HELP: Final = f"Token for the hub; by default {TOKEN} of the environment."
+HF_ACCESS: Final = "Token for the hub; by default HF_TOKEN of the environment, or the one of hf auth login."
 
 
-def materialize_prompts(overrides: Sequence[str]) -> int:
+def materialize_prompts(arguments: Arguments) -> int:
     """Fill the template for every row and save the rows."""
-    config = read_parameters(MaterializePromptsConfig, overrides)
+    config = read_parameters(MaterializePromptsConfig, arguments)
     check_prompt(config.prompt_config)
     materialize(config.input_jsonl_fpath, config.prompt_config, config.output_jsonl_fpath)
     return ExitCode.OK
 
 
-def export(overrides: Sequence[str]) -> int:
+def export_dataset(arguments: Arguments) -> int:
     """Select rollouts, write them in the requested format, and report."""
-    recipe = read_parameters(Recipe, path_overrides(overrides, "input", as_list=True))
+    recipe = read_parameters(Recipe, with_files(arguments, "input", as_list=True))
     parse_filter(recipe.filter)  # a mistake is reported before anything is read
-    report = export_rollouts(recipe, _bar, command=shlex.join(["ng_export", *overrides]))
+    report = export_rollouts(recipe, _bar, command=shlex.join(["ng_export", *arguments.typed]))
     console.note(report.text())
     for path in report.paths():
         console.emit(str(path))
@@ -67,13 +64,12 @@ def _bar(label: str, total: int) -> Iterator[Callable[[int], object]]:
         yield lambda _: None
         return
     in_bytes = label == "reading"
+    tqdm.set_lock(BAR_LOCK)
     with tqdm(total=total, desc=label, unit="B" if in_bytes else "", unit_scale=in_bytes, file=sys.stderr) as bar:
         yield bar.update
 
 
 class DownloadDatasetConfig(BaseModel):
-    """Parameters of ``ng_download_dataset_from_hf``."""
-
     repo_id: str = Field(description="The dataset on the hub: owner/name.")
     artifact_fpath: str | None = Field(default=None, description="One file of it.")
     split: Split | None = Field(default=None, description="One split of it: the file <split>.jsonl.")
@@ -82,7 +78,7 @@ class DownloadDatasetConfig(BaseModel):
         default=None, description="Folder to put files into; without a file or a split, all JSONL files of the dataset."
     )
     revision: str = Field(default="main", description="Branch, tag or commit.")
-    hf_token: str | None = Field(default=None, description=TOKEN_HELP)
+    hf_token: str | None = Field(default=None, description=HF_ACCESS)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -96,8 +92,6 @@ class DownloadDatasetConfig(BaseModel):
 
 
 class UploadDatasetConfig(BaseModel):
-    """Parameters of ``ng_upload_dataset_to_hf``."""
-
     input_jsonl_fpath: str = Field(description="The file to upload.")
     resource_config_path: str = Field(
         description="Configuration of the environment that it is for; domain and name of the dataset come from there."
@@ -112,15 +106,14 @@ class UploadDatasetConfig(BaseModel):
     revision: str | None = Field(default=None, description="Branch to upload to, if not the main one.")
     commit_message: str | None = Field(default=None, description="One line about the change.")
     commit_description: str | None = Field(default=None, description="More about it.")
-    hf_token: str | None = Field(default=None, description=TOKEN_HELP)
+    hf_token: str | None = Field(default=None, description=HF_ACCESS)
 
 
-def download_dataset(overrides: Sequence[str]) -> int:
+def download_dataset(arguments: Arguments) -> int:
     """Fetch the files and say where they are."""
-    config = read_parameters(DownloadDatasetConfig, overrides)
-    environment = _with_token(config.hf_token)
-    for name in _wanted(config, environment):
-        found = fetch(HubFile(config.repo_id, name, rows=0, revision=config.revision), environment)
+    config = read_parameters(DownloadDatasetConfig, arguments)
+    for name in _wanted(config):
+        found = fetch_hub_file(config.repo_id, name, revision=config.revision, token=config.hf_token)
         target = Path(config.output_fpath) if config.output_fpath else Path(str(config.output_dirpath), *_parts(name))
         target.parent.mkdir(parents=True, exist_ok=True)
         with found.open("rb") as original, replacing(target) as copy:
@@ -129,10 +122,11 @@ def download_dataset(overrides: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _wanted(config: DownloadDatasetConfig, environment: Mapping[str, str]) -> list[str]:
+def _wanted(config: DownloadDatasetConfig) -> list[str]:
     if config.artifact_fpath or config.split:
         return [config.artifact_fpath or f"{config.split}.jsonl"]
-    names = [name for name in list_files(config.repo_id, config.revision, environment) if name.endswith(".jsonl")]
+    files = list_hub_files(config.repo_id, revision=config.revision, token=config.hf_token)
+    names = [name for name in files if name.endswith(".jsonl")]
     if not names:
         raise ConfigError(f"{config.repo_id} has no JSONL files", hint="name a file of it: +artifact_fpath=<path>")
     return names
@@ -143,22 +137,14 @@ def _parts(name: str) -> tuple[str, ...]:
     return tuple(part for part in PurePosixPath(name).parts if part not in ("..", "/"))
 
 
-def _with_token(token: str | None) -> dict[str, str]:
-    return {**os.environ, **({TOKEN: token} if token else {})}
-
-
-def upload_dataset(overrides: Sequence[str]) -> int:
+def upload_dataset(arguments: Arguments) -> int:
     """Check the file, upload it, and say where it is."""
-    config = read_parameters(UploadDatasetConfig, overrides)
+    config = read_parameters(UploadDatasetConfig, arguments)
     path = Path(config.input_jsonl_fpath)
     rows = _check_rows(path, is_train=config.split == "train")
     repo_id = repository(config)
-    token = _with_token(config.hf_token).get(TOKEN)
-    if not token:
-        raise ConfigError("uploading needs a token", hint=f"set {TOKEN}, or hf_token in env.yaml")
-    library = _library()
-    api = library.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or HUB, token=token)
-    try:
+    api = hub_api(config.hf_token)
+    with hub_errors(f"upload to {repo_id}"):
         api.create_repo(repo_id, repo_type="dataset", exist_ok=True)
         done = api.upload_file(
             path_or_fileobj=path,
@@ -171,9 +157,6 @@ def upload_dataset(overrides: Sequence[str]) -> int:
             commit_description=config.commit_description,
         )
         _add_to_collection(api, repo_id, config)
-    except (OSError, ValueError, _network_error(library)) as error:  # the hub's own errors are among these
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigError(f"could not upload to {repo_id}: {reason}", hint="check the names and the token") from error
     console.note(f"{counted(rows, 'row')} uploaded to {repo_id}, {config.split}.jsonl")
     console.emit(str(getattr(done, "pr_url", None) or getattr(done, "commit_url", None) or done))
     return ExitCode.OK
@@ -192,7 +175,7 @@ def repository(config: UploadDatasetConfig) -> str:
     path = find_readable(config.resource_config_path)
     if path is None:
         raise ConfigPathNotFoundError(f"{config.resource_config_path}: no such file", hint="correct the path")
-    content = yaml.safe_load(path.read_text("utf-8"))
+    content = load_yaml(path, label=str(path))
     for name, settings in _servers(content):
         if domain := settings.get("domain"):
             return f"{config.hf_organization}/{config.hf_dataset_prefix}-{domain}-{config.dataset_name or name}"
@@ -220,19 +203,3 @@ def _check_rows(path: Path, *, is_train: bool) -> int:
     if not count:
         raise ConfigError(f"{path} has no rows")
     return count
-
-
-def _network_error(library: Any) -> type[Exception]:
-    """What the HTTP client of the hub's library raises if there is no answer; the client depends on its version."""
-    client = type(library.utils.get_session()).__module__.partition(".")[0]
-    found: type[Exception] = sys.modules[client].HTTPError
-    return found
-
-
-def _library() -> Any:
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ModuleNotFoundError:
-        raise ConfigError(
-            "uploading a dataset needs the library 'huggingface_hub'", hint="pip install 'rollout-gym[data]'"
-        ) from None

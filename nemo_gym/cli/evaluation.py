@@ -1,7 +1,7 @@
 """The commands that compute numbers from saved rollouts.
 
 ``ng_aggregate_rollouts``  computes metrics over several files, counting each rollout once. The Gym that defines the
-                           metrics is hosted here if the configuration describes it; otherwise a running one is asked.
+                           metrics is hosted here if the configuration describes it; otherwise a running one is used.
                            If there is neither, the default metrics are computed, with a note that says so.
 ``ng_compare``             compares two runs over the same tasks.
 ``ng_profile``             says where the time of a run went, and what limited it.
@@ -11,7 +11,6 @@
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,63 +18,75 @@ import msgspec
 from omegaconf import DictConfig
 from pydantic import BaseModel, Field
 
+from nemo_gym.api.gyms import SERVE, reach_gym
+from nemo_gym.audit.rollout_audit import audit_rollouts
 from nemo_gym.cli import console
-from nemo_gym.cli.collection import SERVE, show_metrics
-from nemo_gym.cli.command import is_path, path_overrides, quote
-from nemo_gym.cli.gyms import reach_gym, run_async
+from nemo_gym.cli.collection import show_metrics
+from nemo_gym.cli.command import Arguments, is_path, with_files
 from nemo_gym.cli.parameters import build, read_configuration, read_parameters
+from nemo_gym.cli.signals import run_async
 from nemo_gym.config.instances import read_instances
 from nemo_gym.errors import ConfigPathNotFoundError, ExitCode, UsageError, counted
-from nemo_gym.export.telemetry import import_extra
-from nemo_gym.export.trackers import tracking
-from nemo_gym.global_config import get_wandb_run
-from nemo_gym.io.files import RunFiles
+from nemo_gym.global_config import get_global_config_dict
+from nemo_gym.io.files import RunFiles, find_files, split_patterns
 from nemo_gym.io.json import to_json
-from nemo_gym.metrics.compare import PairBy, Run, read_contents
-from nemo_gym.metrics.compare import compare as compare_tables
+from nemo_gym.metrics.compare import ComparedRun, PairBy, compare_runs, read_contents
 from nemo_gym.metrics.difficulty import solve_rates, write_difficulty
-from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
 from nemo_gym.metrics.profile import ProfileReport, profile_files, profile_tasks
-from nemo_gym.metrics.report import comparison_text, coverage, details_path, solve_rate_table
+from nemo_gym.metrics.report import comparison_text, coverage, solve_rate_table
 from nemo_gym.metrics.table import RolloutTable
 from nemo_gym.rollout_aggregation import Aggregation, RolloutAggregationConfig, RolloutAggregationHelper
+from nemo_gym.rollouts.options import TelemetryOptions
 from nemo_gym.rollouts.run_metrics import PlannedKeys
 from nemo_gym.rollouts.store.output import check_derived
 from nemo_gym.rollouts.store.shards import Shards
+from nemo_gym.schemas.record import PASS_THRESHOLD, REWARD
 from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.steps.screen import RunProfile, profile_of, screen_lines
+from nemo_gym.telemetry.listeners import import_extra, telemetry
+from nemo_gym.telemetry.trackers import TrackedRun
+from nemo_gym.telemetry.wandb_tracker import default_trackers
 
 
 class AggregateRolloutsConfig(RolloutAggregationConfig):
-    """Parameters of ``ng_aggregate_rollouts``."""
-
     strict: bool = Field(default=False, description="Fail on unreadable lines instead of skipping them.")
     serve: bool | None = Field(default=None, description=SERVE)
 
 
-def aggregate_rollouts(overrides: Sequence[str]) -> int:
+def aggregate_rollouts(arguments: Arguments) -> int:
     """Merge rollout files and show the metrics of all of them together."""
-    config = read_configuration(AggregateRolloutsConfig, path_overrides(overrides, "input_glob", as_list=False))
+    config = read_configuration(AggregateRolloutsConfig, with_files(arguments, "input_glob", as_list=False))
     parameters = build(AggregateRolloutsConfig, config)
-    with tracking(get_wandb_run) as trackers:
-        done = run_async(_aggregate(config, parameters))
-        trackers.log(done.metrics)
+    done = run_async(_tracked_aggregation(config, parameters))
     show_metrics(done.metrics)
-    console.note(as_text(done, merged=parameters.merge_shards))
+    console.note(aggregation_text(done, merged=parameters.merge_shards))
     return ExitCode.OK
 
 
-def as_text(done: Aggregation, *, merged: bool) -> str:
+def aggregation_text(done: Aggregation, *, merged: bool) -> str:
     """What was counted, and where the files are."""
     left_out = f", {counted(done.unreadable, 'unreadable line')} left out" if done.unreadable else ""
     lines = [f"{counted(done.rollouts, 'rollout')}{left_out}"]
     if merged:
         lines.append(f"rollouts: {done.files.rollouts}")
     if done.metrics:
-        lines += [f"metrics: {done.files.metrics}", f"details: {details_path(Path(done.files.rollouts))}"]
+        lines += [f"metrics: {done.files.metrics}", f"details: {done.files.details}"]
     else:
         lines.append("no metrics: the rollouts do not name an agent that could compute them")
     return "\n".join(lines)
+
+
+async def _tracked_aggregation(config: DictConfig, parameters: AggregateRolloutsConfig) -> Aggregation:
+    run = TrackedRun(
+        files=RunFiles.of(Path(parameters.output_jsonl_fpath)),
+        options=TelemetryOptions(trackers=default_trackers(get_global_config_dict)),
+        configuration=get_global_config_dict,
+    )
+    async with telemetry(run) as listeners:
+        done = await _aggregate(config, parameters)
+        for listener in listeners:
+            listener.metrics_computed(done.metrics)
+    return done
 
 
 async def _aggregate(config: DictConfig, parameters: AggregateRolloutsConfig) -> Aggregation:
@@ -90,8 +101,6 @@ async def _aggregate(config: DictConfig, parameters: AggregateRolloutsConfig) ->
 
 
 class CompareConfig(BaseModel):
-    """Parameters of ``ng_compare``."""
-
     a: str = Field(description="Rollouts of the first run.")
     b: str = Field(description="Rollouts of the second run.")
     field: str = Field(default=REWARD, description="The metric to compare.")
@@ -106,42 +115,41 @@ class CompareConfig(BaseModel):
     json_: bool = Field(default=False, alias="json", description="Print a JSON object instead of text.")
 
 
-def compare(overrides: Sequence[str]) -> int:
+def show_comparison(arguments: Arguments) -> int:
     """Pair the tasks of two runs and show by how much they differ."""
-    config = read_parameters(CompareConfig, _both_runs(overrides))
+    config = read_parameters(CompareConfig, _both_runs(arguments))
     by_content = config.pair_by == "content"
     a, b = (_read(name, Path(path), by_content=by_content) for name, path in (("a", config.a), ("b", config.b)))
-    found = compare_tables(a, b, field=config.field, threshold=config.pass_threshold)
+    found = compare_runs(a, b, field=config.field, threshold=config.pass_threshold)
     console.emit(json.dumps(json.loads(to_json(found.as_dict())), indent=4) if config.json_ else comparison_text(found))
     if by_content and not found.tasks:
         console.note("+pair_by=index compares tasks with the same number instead")
     return ExitCode.OK
 
 
-def _both_runs(words: Sequence[str]) -> list[str]:
+def _both_runs(arguments: Arguments) -> Arguments:
     """Read two bare files as the first and the second run."""
-    typed, names = [word for word in words if is_path(word)], ("a", "b")
-    if len(typed) > len(names):
-        raise UsageError(f"{len(typed)} files are given, but two runs are compared", hint="name two of them")
-    runs = [f"+{name}={quote(path)}" for name, path in zip(names, typed, strict=False)]
-    return [*(word for word in words if not is_path(word)), *runs]
+    files, names = [word for word in arguments.overrides if is_path(word)], ("a", "b")
+    if len(files) > len(names):
+        raise UsageError(f"{len(files)} files are given, but two runs are compared", hint="name two of them")
+    return arguments.with_pairs(dict(zip(names, files, strict=False)), without=files)
 
 
-def _read(name: str, path: Path, *, by_content: bool) -> Run:
+def _read(name: str, path: Path, *, by_content: bool) -> ComparedRun:
     if not path.is_file():
         raise ConfigPathNotFoundError(f"{path}: no such file", hint=f"correct +{name}=<rollout file>")
     table = Shards([path], strict=False).table()
     planned = PlannedKeys.of([path])
     known = (
-        coverage(planned.keys(), table.key_columns(), planned.failures) if planned else counted(len(table), "rollout")
+        coverage(planned.keys(), table.key_columns(), planned.failures, table.masked)
+        if planned
+        else counted(len(table), "rollout")
     )
     console.note(f"{name}: {path}, {known}")
-    return Run(table, read_contents(path) if by_content else None)
+    return ComparedRun(table, read_contents(path) if by_content else None)
 
 
 class ProfileConfig(BaseModel):
-    """Parameters of ``ng_reward_profile``."""
-
     rollouts_jsonl_fpath: str = Field(description="The rollouts that were collected.")
     materialized_inputs_jsonl_fpath: str | None = Field(
         default=None, description="The plan of the run; by default *_materialized_inputs.jsonl beside the rollouts."
@@ -158,9 +166,9 @@ class ProfileConfig(BaseModel):
     )
 
 
-def reward_profile(overrides: Sequence[str]) -> int:
+def reward_profile(arguments: Arguments) -> int:
     """Profile the rewards of a run and show how much of its plan the profile covers."""
-    config = read_parameters(ProfileConfig, path_overrides(overrides, "rollouts_jsonl_fpath", as_list=False))
+    config = read_parameters(ProfileConfig, with_files(arguments, "rollouts_jsonl_fpath", as_list=False))
     plan, tasks, output = config.materialized_inputs_jsonl_fpath, config.input_jsonl_fpath, config.output_jsonl_fpath
     rollouts = Path(config.rollouts_jsonl_fpath)
     if not (plan or tasks or output) and RunFiles.of(rollouts).plan.is_file():
@@ -213,16 +221,33 @@ def _difficulty(table: RolloutTable, base: Path, pass_threshold: float | None) -
     )
 
 
-class TimeProfileConfig(BaseModel):
-    """Parameters of ``ng_profile``."""
+class AuditConfig(BaseModel):
+    input: str = Field(description="Rollout files: paths or patterns, separated by commas.")
+    json_: bool = Field(default=False, alias="json", description="Print a JSON object instead of text.")
 
+
+def audit(arguments: Arguments) -> int:
+    """Look for rewards that were not earned, and write what was found beside each file."""
+    config = read_parameters(AuditConfig, with_files(arguments, "input", as_list=False))
+    paths = find_files(split_patterns(config.input))
+    missing = [path for path in paths if not path.is_file()]
+    if missing or not paths:
+        raise ConfigPathNotFoundError(
+            f"{missing[0] if missing else config.input}: no such file", hint="correct +input=<rollout files>"
+        )
+    found = audit_rollouts(paths)
+    console.emit_report(found, as_json=config.json_)
+    return found.exit_code
+
+
+class TimeProfileConfig(BaseModel):
     rollouts: str = Field(description="The rollouts of a run; its steps are in a file beside them.")
     json_: bool = Field(default=False, alias="json", description="Print a JSON object instead of text.")
 
 
-def profile(overrides: Sequence[str]) -> int:
+def time_profile(arguments: Arguments) -> int:
     """Read the steps of a run and say what limited it."""
-    config = read_parameters(TimeProfileConfig, path_overrides(overrides, "rollouts", as_list=False))
+    config = read_parameters(TimeProfileConfig, with_files(arguments, "rollouts", as_list=False))
     files = RunFiles.of(Path(config.rollouts))
     if not files.rollouts.is_file() and not files.steps.is_file():
         raise ConfigPathNotFoundError(f"{files.rollouts}: no such file", hint="correct +rollouts=<rollout file>")
@@ -244,20 +269,17 @@ def _plain(found: RunProfile) -> dict[str, object]:
 
 
 class ExportTracesConfig(BaseModel):
-    """Parameters of ``ng_export_traces``."""
-
     rollouts: str = Field(description="The rollouts of a run; its steps are in a file beside them.")
-    endpoint: str = Field(description="Where to send the traces, in OTLP over HTTP: http://localhost:4318/v1/traces.")
+    endpoint: str = Field(description="Where to send the spans, in OTLP over HTTP: http://localhost:4318/v1/traces.")
 
 
-def export_traces(overrides: Sequence[str]) -> int:
-    """Make traces of the steps of a run and send them."""
-    config = read_parameters(ExportTracesConfig, path_overrides(overrides, "rollouts", as_list=False))
+def export_traces(arguments: Arguments) -> int:
+    """Make spans of the steps of a run and send them."""
+    config = read_parameters(ExportTracesConfig, with_files(arguments, "rollouts", as_list=False))
     files = RunFiles.of(Path(config.rollouts))
     if not files.steps.is_file():
         raise ConfigPathNotFoundError(f"{files.steps}: no such file", hint="collect with +steps=true to have steps")
-    sent = import_extra("nemo_gym.export.trace_sender", "ng_export_traces", extra="otel").send_all(
-        config.endpoint, files
-    )
+    sender = import_extra("nemo_gym.telemetry.span_sender", "ng_export_traces", extra="otel")
+    sent = sender.send_all(config.endpoint, files)
     console.note(f"{counted(sent.attempts, 'attempt')} sent as {counted(sent.spans, 'span')}")
     return ExitCode.OK

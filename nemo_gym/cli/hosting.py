@@ -1,9 +1,7 @@
-"""Commands that host or inspect servers: ``ng_run``, ``ng_validate``, ``ng_dump_config`` and others.
+"""Commands that host servers or show how they would be configured: ``ng_run`` and ``ng_dump_config``.
 
-``ng_run`` hosts a Gym until Ctrl-C. Everything is checked before the first server starts. A server process that ends
-unexpectedly ends the whole run with exit code 1 and shows its last lines; Ctrl-C is the normal end, with exit code 0.
-
-The other commands look at a configuration or a server folder without starting anything.
+``ng_run`` hosts a Gym until Ctrl-C. Everything is checked before the first server starts. A server process that can't
+be started (again) ends it with exit code 1 and shows its last lines; Ctrl-C is the normal end, with exit code 0.
 
 ``RunHelper`` hosts a Gym alongside the other work of a program, such as a trainer. The Gym runs on an event loop in a
 separate thread. Its errors are raised in the caller's thread: by :meth:`~RunHelper.start` before the servers are ready,
@@ -12,40 +10,32 @@ by :meth:`~RunHelper.poll` afterwards.
 
 import asyncio
 import contextlib
-import json
 import threading
-from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import asdict
-from pathlib import Path
 
 from omegaconf import DictConfig
 
+from nemo_gym.api.gyms import crashes_explained
 from nemo_gym.cli import console
-from nemo_gym.cli.command import named_configuration, path_overrides
-from nemo_gym.cli.gyms import cancelled_by_signals, crashes_explained, run_async
-from nemo_gym.cli.parameters import (
-    CheckFolderConfig,
-    RunConfig,
-    ValidateConfig,
-    build,
-    read_configuration,
-    read_parameters,
-)
-from nemo_gym.config.instances import read_instances, require_instances
-from nemo_gym.config.keys import DUMMY_MODEL
-from nemo_gym.config.locate import find_readable
+from nemo_gym.cli.command import Arguments
+from nemo_gym.cli.named_environments import named_environments
+from nemo_gym.cli.parameters import RunConfig, read_configuration
+from nemo_gym.cli.signals import cancelled_by_signals, run_async
+from nemo_gym.config.instances import require_instances
+from nemo_gym.config.keys import SERVE_TOKEN
 from nemo_gym.config.secrets import masked_yaml
-from nemo_gym.errors import ConfigError, ExitCode
+from nemo_gym.errors import ExitCode
 from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_config_dict
+from nemo_gym.servers.callers import asks_for_token
 from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.gym import Gym, host_gym
-from nemo_gym.servers.inspection import errors_in, inspect_folder, inspect_servers
+from nemo_gym.servers.server_client import token_path
+from nemo_gym.telemetry.served_requests import counting_requests
 
 
-def run(overrides: Sequence[str]) -> int:
+def run(arguments: Arguments) -> int:
     """Start all servers, print their addresses, and keep them running."""
-    config = read_configuration(RunConfig, overrides)
+    config = read_configuration(RunConfig, named_environments(arguments).arguments)
     require_instances(config)
     with crashes_explained("correct the cause and start again"):
         run_async(_host_until_interrupted(config))
@@ -65,16 +55,16 @@ async def _host_until_interrupted(config: DictConfig) -> None:
 async def _host(config: DictConfig) -> None:
     console.note("Waiting for servers to spin up")
     dry_run = bool(config.get("dry_run"))
-    # A separate server process would read this key as "do not serve", but here every server must answer once first.
+    # A separate server process would read this key as "do not serve", but here every server must reply once first.
     config["dry_run"] = False
-    async with host_gym(config, head=True) as gym:
+    async with host_gym(config, head=True, metrics=counting_requests) as gym:
         console.emit(announcement(gym))
         if not dry_run:
             await gym.watch()
 
 
 def announcement(gym: Gym) -> str:
-    """The list of servers and addresses that is printed once all of them answer."""
+    """The list of servers and addresses that is printed once all of them reply."""
     servers = gym.describe()
     rows = [
         (
@@ -95,47 +85,18 @@ def announcement(gym: Gym) -> str:
             console.table(("", "name", "implementation", "address", "process"), rows),
             "",
             f"Head server: http://{head.host}:{head.port}. Ctrl-C stops everything.",
+            f"Everybody who reaches these ports may call them ({SERVE_TOKEN}: off)."
+            if not asks_for_token(gym.config)
+            else f"Your own programs may call them; others need the token in {token_path(head.port)}.",
         ]
     )
 
 
-def dump_config(overrides: Sequence[str]) -> int:
+def dump_config(arguments: Arguments) -> int:
     """Print the configuration as the servers would see it. It may contain keys of any command."""
-    config = read_configuration(None, overrides)
+    config = read_configuration(None, named_environments(arguments).arguments)
     console.emit(masked_yaml(config).rstrip("\n"))
     return ExitCode.OK
-
-
-def validate(overrides: Sequence[str]) -> int:
-    """Check everything that can be checked before a server starts."""
-    config = read_configuration(ValidateConfig, named_configuration(overrides), needs_model=False)
-    names = [server.name for server in read_instances(config) if server.implementation != DUMMY_MODEL]
-    findings = inspect_servers(config)
-    if build(ValidateConfig, config).json_:
-        listed = [asdict(finding) for finding in findings]
-        console.emit(json.dumps({"valid": not errors_in(findings), "servers": names, "findings": listed}, indent=2))
-        return ExitCode.ERROR if errors_in(findings) else ExitCode.OK
-    for finding in findings:
-        console.note(str(finding))
-    if wrong := errors_in(findings):
-        count = f"{wrong} error{'s' if wrong > 1 else ''}"
-        raise ConfigError(f"the configuration has {count}", hint="see the list above")
-    console.emit("✓ Config is valid.")
-    console.note(f"servers: {', '.join(names) or '(none)'}")
-    return ExitCode.OK
-
-
-def check_folder(overrides: Sequence[str]) -> int:
-    """List everything in a server folder that will not work here."""
-    overrides = path_overrides(overrides, "entrypoint", as_list=False)
-    given = read_parameters(CheckFolderConfig, overrides).entrypoint
-    folder = find_readable(given) or Path(given)
-    findings = inspect_folder(folder)
-    for finding in findings:
-        console.emit(str(finding))
-    wrong = errors_in(findings)
-    console.note(f"{folder}: {wrong} errors, {len(findings) - wrong} warnings")
-    return ExitCode.ERROR if wrong else ExitCode.OK
 
 
 class RunHelper:
@@ -150,7 +111,7 @@ class RunHelper:
         self._hosting: Future[None] = Future()
 
     def start(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> None:
-        """Start all servers and return once they answer."""
+        """Start all servers and return once they reply."""
         config = get_global_config_dict(global_config_dict_parser_config)
         self._thread.start()
         self._hosting = asyncio.run_coroutine_threadsafe(self._host(config), self._loop)
@@ -161,12 +122,12 @@ class RunHelper:
             self._hosting.result()
 
     def poll(self) -> None:
-        """Raise an error if a server ended unexpectedly."""
+        """Raise an error if a server can't be kept running."""
         if self._hosting.done():
             self._hosting.result()
 
     def run_forever(self) -> None:
-        """Wait until Ctrl-C, or until a server ends unexpectedly, which is an error. Then stop all servers."""
+        """Wait until Ctrl-C, or until a server can't be kept running, which is an error. Then stop all servers."""
         try:
             self._hosting.result()
         except KeyboardInterrupt:
@@ -185,7 +146,7 @@ class RunHelper:
         self._loop.close()
 
     async def _host(self, config: DictConfig) -> None:
-        async with host_gym(config, head=True) as gym:
+        async with host_gym(config, head=True, metrics=counting_requests) as gym:
             self._ready.set_result(None)
             crash, stop = asyncio.ensure_future(gym.watch()), asyncio.ensure_future(self._stop.wait())
             try:

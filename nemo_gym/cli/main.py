@@ -1,22 +1,22 @@
 """The entry point of all console scripts: finds the command, runs it, and returns its exit code.
 
 The program name comes first. ``ng_run …`` and ``nemo_gym_run …`` name a command; ``ng`` and ``gym`` take it from their
-first words, either by name (``ng run``) or by its place in the tree (``ng env start``). Only mistakes that a user can
-fix are caught; anything else is a bug and shows its traceback.
+first arguments, either by name (``ng run``) or by its place in the tree (``ng env start``). Only mistakes that a user
+can fix are caught; anything else is a bug and shows its traceback.
 """
 
-import errno
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
 from nemo_gym.cli import console, manual
-from nemo_gym.cli.command import PREFIXES, ROOTS, Command, HelpRequest, exit_code, to_overrides
+from nemo_gym.cli.command import PREFIXES, ROOTS, Arguments, Command, HelpRequest, exit_code, read_arguments
 from nemo_gym.cli.commands import COMMANDS, GROUPS, by_name
 from nemo_gym.errors import ConfigError, ExitCode, UsageError, did_you_mean
+from nemo_gym.io.files import STORAGE_ERRORS
 
 HELP_WORDS: Final = frozenset(
     {
@@ -29,26 +29,26 @@ HELP_WORDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A command and its overrides."""
+    """A command and its arguments."""
 
     command: Command
-    overrides: tuple[str, ...] = ()
+    arguments: Arguments = field(default_factory=Arguments)
 
 
 def read_command_line(argv: Sequence[str]) -> Invocation | HelpRequest:
     """Read a whole command line, including the program name."""
     program = PurePath(argv[0]).name.removesuffix(".exe")
-    words = list(argv[1:])
+    arguments = list(argv[1:])
     for prefix in PREFIXES:
         if program.startswith(prefix):
-            return _invoke(_named(program.removeprefix(prefix)), words)
-    return _read_tree(words)
+            return _invoke(_named(program.removeprefix(prefix)), arguments)
+    return _read_tree(arguments)
 
 
-def _read_tree(words: list[str]) -> Invocation | HelpRequest:
-    if not words:
-        return HelpRequest(asked=False)
-    first, rest = words[0], words[1:]
+def _read_tree(arguments: list[str]) -> Invocation | HelpRequest:
+    if not arguments:
+        return HelpRequest(requested=False)
+    first, rest = arguments[0], arguments[1:]
     if first in HELP_WORDS:
         return HelpRequest()
     if first == "--version":
@@ -58,14 +58,15 @@ def _read_tree(words: list[str]) -> Invocation | HelpRequest:
     return _invoke(_named(first.replace("-", "_")), rest)
 
 
-def _read_group(group: str, words: list[str]) -> Invocation | HelpRequest:
-    if not words or words[0] in HELP_WORDS:
-        return HelpRequest(group=group, asked=bool(words))
+def _read_group(group: str, arguments: list[str]) -> Invocation | HelpRequest:
+    if not arguments or arguments[0] in HELP_WORDS:
+        return HelpRequest(group=group, requested=bool(arguments))
     members = {command.path.partition(" ")[2]: command for command in COMMANDS if command.group == group}
-    if words[0] in members:
-        return _invoke(members[words[0]], words[1:])
+    if arguments[0] in members:
+        return _invoke(members[arguments[0]], arguments[1:])
     raise UsageError(
-        f"unknown command {ROOTS[0]} {group} {words[0]}", hint=did_you_mean(words[0], members, available="Commands")
+        f"unknown command {ROOTS[0]} {group} {arguments[0]}",
+        hint=did_you_mean(arguments[0], members, available="Commands"),
     )
 
 
@@ -77,10 +78,10 @@ def _named(name: str) -> Command:
     raise UsageError(f"unknown command {name}", hint=did_you_mean(name, known, available="Commands"))
 
 
-def _invoke(command: Command, words: list[str]) -> Invocation | HelpRequest:
-    if HELP_WORDS.intersection(words):
+def _invoke(command: Command, arguments: list[str]) -> Invocation | HelpRequest:
+    if HELP_WORDS.intersection(arguments):
         return HelpRequest(command)
-    return Invocation(command, tuple(to_overrides(words, command.flags)))
+    return Invocation(command, read_arguments(arguments, command.flags))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.error(str(error), hint=error.hint)
         return exit_code(error)
     except OSError as error:
-        if error.errno not in _STORAGE:
+        if error.errno not in STORAGE_ERRORS:
             raise
         console.error(
             f"{error.filename or 'storage'}: {error.strerror}",
@@ -106,11 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.INTERRUPTED
 
 
-# What only the user can change. Anything else that the operating system refuses is our bug.
-_STORAGE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM})
-
-
 def _run(request: Invocation | HelpRequest) -> int:
     if isinstance(request, Invocation):
-        return request.command.load_function()(request.overrides)
+        return request.command.load_function()(request.arguments)
     return manual.show(request)

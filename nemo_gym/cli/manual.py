@@ -2,11 +2,8 @@
 
 Everything comes from the table of commands and from the pydantic class of the command's parameters, so help can't
 differ from what the command really takes. This module does not import pydantic, so that listing the commands stays
-quick. Help that was asked for is data (stdout, exit code 0); help shown because no command was given goes to stderr
+quick. Help that was requested is data (stdout, exit code 0); help shown because no command was given goes to stderr
 with exit code 1.
-
-``python -m nemo_gym.cli.manual docs/commands.md`` writes the list of commands in that file. The text above the marker
-is written by hand and kept; everything below it is generated.
 """
 
 import inspect
@@ -21,19 +18,15 @@ from enum import Enum
 from importlib import import_module, metadata
 from itertools import groupby
 from operator import attrgetter
-from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
-from nemo_gym import PARENT_DIR, __version__
+from nemo_gym import INSTALL_DIR, __version__
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Command, HelpRequest
+from nemo_gym.cli.command import Arguments, Command, HelpRequest
 from nemo_gym.cli.commands import COMMANDS, GROUPS
+from nemo_gym.config.keys import CONFIG_PATHS
 from nemo_gym.errors import ExitCode, UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-    from pydantic.fields import FieldInfo
 
 
 # ---- parameters ------------------------------------------------------------------------------------------------------
@@ -49,36 +42,33 @@ class Parameter:
     section: str = ""  # the heading it stands under, besides those of the command itself
 
 
-# Commands that host servers read these files before their own parameters, so no parameter class has this field.
-CONFIG_PATHS: Final = Parameter(
-    "config_paths",
-    "list of str",
-    required=False,
-    default="[]",
-    description='Configuration files, later ones win: "+config_paths=[a.yaml,b.yaml]". Looked for in the working '
-    "directory, then in the installation.",
-)
-
-
-def _all_parameters(command: Command, described: "type[BaseModel]") -> list[Parameter]:
+def all_parameters(command: Command, described: type[Any]) -> list[Parameter]:
+    """The parameters, with ``config_paths`` if the command reads files, which it does before its own parameters."""
     own = parameters_of(described)
-    reads_files = any(flag.parameter == CONFIG_PATHS.name for flag in command.flags)
-    if not reads_files or CONFIG_PATHS.name in {each.name for each in own}:
+    if not any(flag.parameter == CONFIG_PATHS for flag in command.flags) or CONFIG_PATHS in {each.name for each in own}:
         return own
+    field = import_module("nemo_gym.cli.parameters").ConfigurationConfig.model_fields[CONFIG_PATHS]
     required = sum(each.required for each in own)  # they come first
-    return [*own[:required], CONFIG_PATHS, *own[required:]]
+    return [*own[:required], _parameter(CONFIG_PATHS, field, section=""), *own[required:]]
 
 
-def parameters_of(described: "type[BaseModel]") -> list[Parameter]:
+def parameters_of(described: type[Any]) -> list[Parameter]:
     """The parameters of the command itself, required ones first, then those of each class of options that it takes."""
     classes = [each for each in described.__mro__ if hasattr(each, "model_fields")]
     declared = {each: inspect.get_annotations(each) for each in classes}
     by_class: dict[type, list[Parameter]] = {each: [] for each in classes}
     for name, field in described.model_fields.items():
+        if name in removed_from(described):
+            continue
         owner = next(each for each in classes if name in declared[each])
         by_class[owner].append(_parameter(field.alias or name, field, section=vars(owner).get("help_section", "")))
     parameters = [parameter for each in classes for parameter in by_class[each]]
     return sorted(parameters, key=lambda parameter: (bool(parameter.section), not parameter.required))
+
+
+def removed_from(described: type[Any]) -> Mapping[str, str]:
+    """Parameters that the class of a command names as removed, each with what to use instead."""
+    return getattr(described, "removed", {})
 
 
 def type_text(annotation: Any) -> str:
@@ -108,7 +98,7 @@ def _plain_type(annotation: Any) -> str:
     return str(getattr(annotation, "__name__", annotation))
 
 
-def _parameter(name: str, field: "FieldInfo", *, section: str) -> Parameter:
+def _parameter(name: str, field: Any, *, section: str) -> Parameter:
     required = field.is_required()
     default = "" if required else value_text(field.get_default(call_default_factory=True))
     description = " ".join((field.description or "").split())
@@ -131,20 +121,20 @@ Parameters are written +name=value. Quote special characters of the shell: "+con
 
 
 def show(request: HelpRequest) -> int:
-    """Print the help that was asked for."""
+    """Print the help that was requested."""
     text = command_help(request.command) if request.command else overview(request.group)
-    if request.asked:
+    if request.requested:
         console.emit(text)
         return ExitCode.OK
     console.note(text)
     return ExitCode.ERROR
 
 
-def show_help(overrides: Sequence[str]) -> int:
+def show_help(arguments: Arguments) -> int:
     """List all commands, or explain the command or the group that is named."""
-    if any("=" in word for word in overrides):
+    if any("=" in word for word in arguments.overrides):
         raise UsageError("ng_help takes no parameters", hint="for one command: ng_collect_rollouts --help")
-    wanted = " ".join(overrides)
+    wanted = " ".join(arguments.overrides)
     if wanted in GROUPS:
         return show(HelpRequest(group=wanted))
     spellings = {name: command for command in COMMANDS for name in (command.name, command.path, *command.spellings)}
@@ -174,7 +164,7 @@ def _paragraphs(command: Command) -> Iterator[str]:
     yield f"{console.paint(command.script, 'bold')}: {command.summary}"
     yield f"\nOther spellings: {', '.join(command.spellings[1:])}."
     if described := command.load_parameters():
-        for section, parameters in groupby(_all_parameters(command, described), key=attrgetter("section")):
+        for section, parameters in groupby(all_parameters(command, described), key=attrgetter("section")):
             yield _titled(section or "Parameters", map(_parameter_lines, parameters))
         if command.open_ended:
             yield "\n  Any other key of the configuration can be set the same way, nested keys with dots: ++a.b=value"
@@ -194,72 +184,28 @@ def _parameter_lines(parameter: Parameter) -> str:
     return f"{head}\n{fill(parameter.description, 100, initial_indent=indent, subsequent_indent=indent)}"
 
 
-# ---- docs/commands.md ------------------------------------------------------------------------------------------------
-MARKER: Final = "<!-- The rest of this file is generated by `python -m nemo_gym.cli.manual docs/commands.md`. -->\n"
-
-
-def reference() -> str:
-    """All commands as Markdown."""
-    return "\n".join(line for command in COMMANDS for line in _section(command))
-
-
-def updated(document: str) -> str:
-    """The document with its generated part brought up to date."""
-    return document.partition(MARKER)[0] + MARKER + "\n" + reference()
-
-
-def _section(command: Command) -> Iterator[str]:
-    yield f"## {command.script}\n"
-    yield f"{command.summary}\n"
-    yield f"Other spellings: {', '.join(f'`{spelling}`' for spelling in command.spellings[1:])}.\n"
-    yield "```bash"
-    yield from command.examples
-    yield "```\n"
-    if described := command.load_parameters():
-        yield "| parameter | type | default | |"
-        yield "|---|---|---|---|"
-        for parameter in _all_parameters(command, described):
-            default = "**required**" if parameter.required else f"`{parameter.default}`"
-            cells = (f"`{parameter.name}`", _cell(f"`{parameter.type}`"), _cell(default), _cell(parameter.description))
-            yield f"| {' | '.join(cells)} |"
-        yield ""
-    if command.open_ended:
-        yield "Any other key of the configuration can be set the same way, nested keys with dots: `++a.b=value`.\n"
-    if command.flags:
-        flags = (f"`{', '.join(flag.names)}` {_shown(flag.meaning)}" for flag in command.flags)
-        yield f"Flags: {'; '.join(flags)}.\n"
-
-
-def _shown(meaning: str) -> str:
-    return f"= `{meaning}`" if meaning.startswith("+") else f"({meaning})"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
 # ---- versions --------------------------------------------------------------------------------------------------------
 DEPENDENCIES: Final = ("aiohttp", "fastapi", "hydra-core", "numpy", "omegaconf", "openai", "pydantic", "ray", "uvicorn")
 
 
-def version(overrides: Sequence[str]) -> int:
+def version(arguments: Arguments) -> int:
     """Show versions and the machine, as text or JSON."""
-    console.emit(_version_json() if _wants_json(overrides) else _version_text())
+    console.emit(_version_json() if _wants_json(arguments) else _version_text())
     return ExitCode.OK
 
 
-def _wants_json(overrides: Sequence[str]) -> bool:
-    if not overrides:
+def _wants_json(arguments: Arguments) -> bool:
+    if not arguments:
         return False  # parsing takes most of the start-up time, and there is nothing to parse
     parameters = import_module("nemo_gym.cli.parameters")
-    return bool(parameters.read_parameters(parameters.VersionConfig, overrides).json_)
+    return bool(parameters.read_parameters(parameters.VersionConfig, arguments).json_)
 
 
 def _version_json() -> str:
     facts = {"nemo_gym": __version__, "python": platform.python_version(), "python_path": sys.executable}
     packages = {name: _installed(name) for name in DEPENDENCIES}
     machine = {name: find_out() for name, _, find_out in _MACHINE}
-    places = {"installation_path": str(PARENT_DIR), "dependencies": packages, "system": machine}
+    places = {"installation_path": str(INSTALL_DIR), "dependencies": packages, "system": machine}
     return json.dumps({**facts, **places}, indent=2)
 
 
@@ -273,7 +219,7 @@ def _version_text() -> str:
         (
             f"Rollout Gym v{__version__}, with the interface of NeMo Gym",
             f"Python {platform.python_version()} ({sys.executable})",
-            f"Installation: {PARENT_DIR}",
+            f"Installation: {INSTALL_DIR}",
             "\nKey Dependencies:",
             *indented(((name, _installed(name)) for name in DEPENDENCIES), "not installed"),
             "\nSystem:",
@@ -306,8 +252,3 @@ _MACHINE: Final[tuple[tuple[str, str, Callable[[], str | int | float | None]], .
     ("cpus", "CPUs", os.cpu_count),
     ("memory_gb", "Memory", _memory_gb),
 )
-
-
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(updated(path.read_text("utf-8")), "utf-8")

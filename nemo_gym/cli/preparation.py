@@ -1,19 +1,13 @@
 """Commands that prepare what a configuration needs: ``ng_prepare_data``, ``ng_prepare_benchmark``, ``ng_prefetch``."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_gym import CACHE_DIR
 from nemo_gym.benchmarks import benchmarks_in, prepare_benchmarks
 from nemo_gym.cli import console
-from nemo_gym.cli.command import named_configuration
-from nemo_gym.cli.gyms import run_async
-from nemo_gym.cli.parameters import (
-    PrefetchConfig,
-    PrepareBenchmarkConfig,
-    build,
-    read_configuration,
-)
+from nemo_gym.cli.command import Arguments
+from nemo_gym.cli.named_environments import named_environments
+from nemo_gym.cli.parameters import PrefetchConfig, PrepareBenchmarkConfig, build, read_configuration
+from nemo_gym.cli.signals import run_async
 from nemo_gym.config.instances import require_instances
 from nemo_gym.config.keys import DUMMY_MODEL
 from nemo_gym.config.locate import find_readable
@@ -24,13 +18,13 @@ from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
 
 
-def prepare_data(overrides: Sequence[str]) -> int:
+def prepare_data(arguments: Arguments) -> int:
     """Prepare the data and list the files."""
-    config = read_configuration(TrainDataProcessorConfig, overrides, needs_model=False)
+    config = read_configuration(TrainDataProcessorConfig, arguments, needs_model=False)
     parameters = build(TrainDataProcessorConfig, config)
     prepared = TrainDataProcessor().run(config)
     if prepared.files:
-        console.emit(as_text(prepared))
+        console.emit(preparation_text(prepared))
     else:
         console.warn(f"no configured agent has a dataset for mode={parameters.mode}, so nothing was written")
     if prepared.skipped:
@@ -38,15 +32,15 @@ def prepare_data(overrides: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def as_text(prepared: Preparation) -> str:
+def preparation_text(prepared: Preparation) -> str:
     """List the files that were written."""
     rows = [(kind, str(files.rows), str(files.tasks), str(files.metrics)) for kind, files in prepared.files.items()]
     return console.table(("Type", "Rows", "Tasks", "Metrics"), rows)
 
 
-def prepare_benchmark(overrides: Sequence[str]) -> int:
+def prepare_benchmark(arguments: Arguments) -> int:
     """Prepare the configured benchmarks and list the files."""
-    config = read_configuration(PrepareBenchmarkConfig, overrides, needs_model=False)
+    config = read_configuration(PrepareBenchmarkConfig, arguments, needs_model=False)
     parameters = build(PrepareBenchmarkConfig, config)
     prepared = prepare_benchmarks(
         config,
@@ -57,16 +51,17 @@ def prepare_benchmark(overrides: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def prefetch(overrides: Sequence[str]) -> int:
+def prefetch(arguments: Arguments) -> int:
     """Download in advance what a run needs: packages of servers, datasets, data of benchmarks."""
-    config = read_configuration(PrefetchConfig, named_configuration(overrides), needs_model=False)
+    config = read_configuration(PrefetchConfig, named_environments(arguments).arguments, needs_model=False)
     parameters = build(PrefetchConfig, config)
-    cache = Path(parameters.uv_venv_dir or CACHE_DIR)
     for instance in require_instances(config):
         requirements = [] if instance.implementation == DUMMY_MODEL else read_requirements(instance.directory)
         if missing := unmet(requirements):
-            console.note(f"{instance.name}: an environment with {', '.join(missing)}")
-            console.emit(str(run_async(ensure_venv(instance.name, instance.directory, requirements, cache))))
+            console.note(f"installing the packages of {instance.name}: {', '.join(missing)}")
+            console.emit(
+                str(run_async(ensure_venv(instance.name, instance.directory, requirements, parameters.environments)))
+            )
     for dataset in datasets_in_scope(config, Mode.train_preparation):
         source = backend_of(dataset, "huggingface")
         if source is not None and find_readable(str(dataset.path)) is None:

@@ -1,6 +1,6 @@
 """``ng_status``: what is running.
 
-The head server says which servers there are, and each of them is asked whether it answers. Collections are found by the
+The head server says which servers there are, and each of them is probed. Collections are found by the
 small files that they write beside their outputs while they run.
 """
 
@@ -14,36 +14,37 @@ from pathlib import Path
 from typing import Any, Final
 
 from nemo_gym.cli import console
+from nemo_gym.cli.command import Arguments
 from nemo_gym.cli.parameters import HeadServerAddress, StatusConfig, read_parameters
 from nemo_gym.config.addresses import base_url
 from nemo_gym.errors import ExitCode
-from nemo_gym.io.files import RunFiles
+from nemo_gym.io.files import RunFiles, run_stem
 from nemo_gym.rollouts.progress import read_activity
-from nemo_gym.servers.server_client import answers
+from nemo_gym.servers.server_client import probe_server
 
 HEALTH_TIMEOUT_S: Final = 2.0
 NOTHING_RUNS: Final = "No NeMo Gym servers found running."
 
 
-def status(overrides: Sequence[str]) -> int:
+def status(arguments: Arguments) -> int:
     """Print one entry per server, as text or JSON. It is not an error if nothing is running."""
-    config = read_parameters(StatusConfig, overrides)
+    config = read_parameters(StatusConfig, arguments)
     if config.output_jsonl_fpath:
         return show_collection(config.output_jsonl_fpath, as_json=config.json_)
     instances = _listed(config.head_server)
     if instances is None:
         head = config.head_server
-        console.warn(f"no head server answers at {head.host}:{head.port}; start the servers with ng_run")
-    with ThreadPoolExecutor(max_workers=16) as pool:  # servers that do not answer take the whole timeout each
+        console.warn(f"no head server replies at {head.host}:{head.port}; start the servers with ng_run")
+    with ThreadPoolExecutor(max_workers=16) as pool:  # servers that do not reply take the whole timeout each
         servers = list(pool.map(_examined, instances or []))
     if config.json_:
         console.emit(json.dumps(servers, indent=2))
     else:
-        console.emit("\n\n".join([as_text(servers), *running_collections()]))
+        console.emit("\n\n".join([status_text(servers), *running_collections()]))
     return ExitCode.OK
 
 
-def as_text(servers: Sequence[Mapping[str, Any]]) -> str:
+def status_text(servers: Sequence[Mapping[str, Any]]) -> str:
     """Lay out the servers as text."""
     if not servers:
         return NOTHING_RUNS
@@ -92,7 +93,7 @@ def _listed(head: HeadServerAddress) -> list[dict[str, Any]] | None:
 def _examined(server: dict[str, Any]) -> dict[str, Any]:
     started = server.get("start_time")
     uptime = round(time.time() - started, 1) if isinstance(started, int | float) else None
-    status = answers(base_url(server), timeout_s=HEALTH_TIMEOUT_S)
+    status = probe_server(base_url(server), timeout_s=HEALTH_TIMEOUT_S)
     return {**server, "status": status, "uptime_seconds": uptime}
 
 
@@ -104,7 +105,7 @@ State = Mapping[str, Any]
 def show_collection(output: str, *, as_json: bool) -> int:
     """Show one collection, with all of its shards if it has any."""
     named = Path(output)
-    patterns = (RunFiles.of(named).status.name, f"{named.stem}-*-of-*_status.json")
+    patterns = (RunFiles.of(named).status.name, f"{run_stem(named)}-*-of-*_status.json")
     paths = [path for pattern in patterns for path in sorted(named.parent.glob(pattern))]
     found = {path: state for path in paths if (state := read_activity(path))}
     if as_json:
@@ -116,10 +117,10 @@ def show_collection(output: str, *, as_json: bool) -> int:
     return ExitCode.OK
 
 
-def running_collections(folder: Path = RESULTS) -> Iterator[str]:
-    """Every collection that writes to a folder, as text."""
+def running_collections() -> Iterator[str]:
+    """Every collection that writes to the folder of outputs, as text."""
     suffix = RunFiles.of(Path("x.jsonl")).status.name.removeprefix("x")
-    for path in sorted(folder.rglob(f"*{suffix}")):
+    for path in sorted(RESULTS.rglob(f"*{suffix}")):
         if state := read_activity(path):
             yield collection_text(path, state)
 

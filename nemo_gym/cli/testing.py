@@ -5,29 +5,31 @@ installation. Its tests run inside it, with the working directory and the instal
 ``resources_servers.<name>.app`` is the folder that is being tested. They run with this Python if it has everything that
 the server requires, otherwise with the server's own environment.
 
-The example data of a resources server is checked too: five tasks, their metrics, five rollouts, no open conflict.
+The example data of a resources server can be checked too. What fails is reported as by all checkers.
 """
 
 import asyncio
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from nemo_gym import PARENT_DIR
+from nemo_gym import INSTALL_DIR
+from nemo_gym.audit.findings import Check, CheckReport, Finding, Severity, examine
+from nemo_gym.audit.inspection import EXAMPLE_DATA_CHECKS
 from nemo_gym.cli import console
+from nemo_gym.cli.command import Arguments
 from nemo_gym.cli.parameters import PipListConfig, TestAllConfig, TestConfig, read_parameters
-from nemo_gym.config.keys import SERVER_TYPES
+from nemo_gym.config.keys import ENVIRONMENT_FILE, RESOURCES_SERVERS, SERVER_TYPES
 from nemo_gym.config.locate import server_directory
-from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, ExitCode, UsageError, did_you_mean
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, UsageError, did_you_mean
 from nemo_gym.servers.venvs import COMPLETE, ensure_venv, read_requirements, unmet
 
 
@@ -42,6 +44,11 @@ class ServerFolder:
     def __str__(self) -> str:
         return f"{self.type}/{self.name}"
 
+    @property
+    def is_environment(self) -> bool:
+        """Whether it has tasks of its own: the server of environments in files has none."""
+        return self.type == RESOURCES_SERVERS and self.name != ENVIRONMENT_FILE
+
 
 def find_server(entrypoint: str) -> ServerFolder:
     """Find the folder of ``<type>/<name>``. The error lists the available names."""
@@ -50,7 +57,7 @@ def find_server(entrypoint: str) -> ServerFolder:
     if not path.is_dir():
         known = [server.name for server in find_servers() if server.type == kind]
         raise ConfigPathNotFoundError(
-            f"no folder {kind}/{name} in {Path.cwd()}" + (f" or {PARENT_DIR}" if Path.cwd() != PARENT_DIR else ""),
+            f"no folder {kind}/{name} in {Path.cwd()}" + (f" or {INSTALL_DIR}" if Path.cwd() != INSTALL_DIR else ""),
             hint=did_you_mean(name, known, available=f"In {kind}"),
         )
     return ServerFolder(kind, name, path)
@@ -59,7 +66,7 @@ def find_server(entrypoint: str) -> ServerFolder:
 def find_servers(roots: Sequence[Path] | None = None) -> list[ServerFolder]:
     """List all server folders of the working directory and of the installation (or of ``roots``), each name once."""
     found: dict[tuple[str, str], ServerFolder] = {}
-    for root in dict.fromkeys(roots or (Path.cwd(), PARENT_DIR)):
+    for root in dict.fromkeys(roots or (Path.cwd(), INSTALL_DIR)):
         for kind in SERVER_TYPES:
             for path in sorted(filter(_is_server, (root / kind).glob("*"))):
                 found.setdefault((kind, path.name), ServerFolder(kind, path.name, path))
@@ -104,9 +111,9 @@ def _built(server: ServerFolder, cache: Path) -> list[Path]:
     return sorted(homes, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def pip_list(overrides: Sequence[str]) -> int:
+def pip_list(arguments: Arguments) -> int:
     """List the packages with pip, and return pip's exit code."""
-    config = read_parameters(PipListConfig, overrides)
+    config = read_parameters(PipListConfig, arguments)
     server = find_server(config.entrypoint)
     python = interpreter_of(server, config.environments)
     if python is None:
@@ -119,88 +126,60 @@ def pip_list(overrides: Sequence[str]) -> int:
     return subprocess.run(command, check=False).returncode
 
 
-EXAMPLES: Final = 5
-
-
-def example_data_problems(server: Path) -> list[str]:
-    """What is wrong with the example data of a server folder; empty if nothing is."""
-    data = server / "data"
-    found = [
-        _rows(data / "example.jsonl", hint="write five tasks"),
-        _metrics(data / "example_metrics.json"),
-        _rows(data / "example_rollouts.jsonl", hint="run ng_collect_rollouts on data/example.jsonl"),
-        *(f"{path} is an unresolved conflict; compare it and delete it" for path in sorted(data.glob("*conflict*"))),
-    ]
-    return [problem for problem in found if problem]
-
-
-def _rows(path: Path, *, hint: str) -> str | None:
-    if not path.is_file():
-        return f"{path} is missing; {hint}"
-    count = sum(1 for line in path.read_bytes().splitlines() if line.strip())
-    return None if count == EXAMPLES else f"{path} has {count} rows, not {EXAMPLES}"
-
-
-def _metrics(path: Path) -> str | None:
-    make = "run ng_prepare_data with +mode=example_validation"
-    if not path.is_file():
-        return f"{path} is missing; {make}"
-    try:
-        metrics: Any = json.loads(path.read_bytes())
-    except ValueError as error:
-        return f"{path} is not JSON ({error}); {make}"
-    count = metrics.get("Number of examples") if isinstance(metrics, dict) else None
-    return (
-        None if count == EXAMPLES else f'{path} has "Number of examples": {json.dumps(count)}, not {EXAMPLES}; {make}'
-    )
-
-
 # What pytest's exit codes mean for a server; any other code means that pytest itself failed.
 VERDICTS: Final = {0: "passed", 1: "failed", 2: "failed", 5: "no tests"}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTestResult:
-    """How the tests of one server ended."""
+    """A server whose tests have run."""
 
     server: ServerFolder
     command: str
     code: int
     seconds: float
-    data_problems: tuple[str, ...] = ()
-
-    @property
-    def verdict(self) -> str:
-        """The result in one or two words, for the table."""
-        verdict = VERDICTS.get(self.code, f"pytest exit code {self.code}")
-        return "bad data" if verdict == "passed" and self.data_problems else verdict
+    has_example_data: bool
 
 
-def test(overrides: Sequence[str]) -> int:
+def failed_tests(tested: ServerTestResult) -> Iterator[Finding]:
+    """Tests that failed, could not run, or do not exist."""
+    if tested.code:
+        verdict = VERDICTS.get(tested.code, f"pytest ended with exit code {tested.code}")
+        hint = f"to investigate: cd {tested.server.path} && {tested.command}"
+        yield Finding("error", str(tested.server), verdict, hint)
+
+
+def bad_example_data(tested: ServerTestResult) -> Iterator[Finding]:
+    """Example data that is missing or not complete."""
+    if tested.has_example_data:
+        yield from examine(tested.server.path, EXAMPLE_DATA_CHECKS)
+
+
+TEST_CHECKS: Final[tuple[Check[ServerTestResult], ...]] = (failed_tests, bad_example_data)
+
+
+def test(arguments: Arguments) -> int:
     """Run the tests of one server, or of all servers if none is named."""
-    config = read_parameters(TestConfig, overrides)
+    config = read_parameters(TestConfig, arguments)
     if config.entrypoint is None:
         return test_folders(find_servers(), config)
     server = find_server(config.entrypoint)
-    if config.should_validate_data and server.type != "resources_servers":
+    if config.should_validate_data and server.type != RESOURCES_SERVERS:
         raise UsageError(f"{server} has no example data to validate", hint="leave out +should_validate_data=true")
-    tested = _test_server(server, config.environments, validate_data=config.should_validate_data)
-    if tested.code:
-        console.note(f"\n{server}: {tested.verdict}; to investigate: cd {server.path} && {tested.command}")
-        return tested.code
-    for problem in tested.data_problems:
-        console.error(problem)
-    return ExitCode.ERROR if tested.data_problems else ExitCode.OK
+    tested = _test_server(server, config, has_example_data=config.should_validate_data)
+    report = _report([tested])
+    console.emit_report(report, as_json=config.json_)
+    return tested.code or report.exit_code
 
 
-def test_all(overrides: Sequence[str]) -> int:
+def test_all(arguments: Arguments) -> int:
     """Run the tests of every server that has a README.md."""
-    return test_folders(find_servers(), read_parameters(TestAllConfig, overrides))
+    return test_folders(find_servers(), read_parameters(TestAllConfig, arguments))
 
 
-def dev_test(overrides: Sequence[str]) -> int:
+def dev_test(arguments: Arguments) -> int:
     """Run the project's own tests, and return pytest's exit code."""
-    if overrides:
+    if arguments:
         raise UsageError("ng_dev_test takes no parameters", hint="for more control, call pytest directly")
     coverage = ["--cov=."] if importlib.util.find_spec("pytest_cov") else []
     return subprocess.run([sys.executable, "-m", "pytest", *coverage, "--durations=10"], check=False).returncode
@@ -214,35 +193,40 @@ def test_folders(folders: Sequence[ServerFolder], config: TestAllConfig) -> int:
     results = []
     for server in documented[config.shard_index :: config.num_shards]:
         console.note(f"\n=== {server}")
-        validate_data = server.type == "resources_servers"
-        results.append(_test_server(server, config.environments, validate_data=validate_data))
+        results.append(_test_server(server, config, has_example_data=server.is_environment))
         if config.delete_venvs_after_each_test:
             delete_environments(server, config.environments)
     undocumented = sorted(set(map(str, folders)) - set(map(str, documented)))
-    return _report(results, undocumented, strict=config.fail_on_total_and_test_mismatch)
+    severity: Severity = "error" if config.fail_on_total_and_test_mismatch else "warning"
+    report = _report(results, [Finding(severity, name, "not tested", "write a README.md") for name in undocumented])
+    console.emit_report(report, as_json=config.json_)
+    return report.exit_code
 
 
-def _report(results: Sequence[ServerTestResult], undocumented: Sequence[str], *, strict: bool) -> int:
-    rows = [(str(tested.server), tested.verdict, f"{tested.seconds:.1f} s") for tested in results]
-    console.emit(console.table(("Server", "Result", "Time"), rows))
-    total = len(results)
-    counts = Counter(tested.verdict for tested in results)
-    summary = [f"{count} of {total} {verdict} ({count / total:.0%})" for verdict, count in counts.most_common()]
-    console.emit("\n" + (", ".join(summary) or "no servers found"))
-    for problem in (problem for tested in results for problem in tested.data_problems):
-        console.error(problem)
-    if undocumented:
-        console.warn(f"not tested, because there is no README.md: {', '.join(undocumented)}")
-    failed = total != counts["passed"] or (strict and undocumented)
-    return ExitCode.ERROR if failed else ExitCode.OK
+def _report(results: Sequence[ServerTestResult], more: Sequence[Finding] = ()) -> CheckReport:
+    found = [examine(tested, TEST_CHECKS) for tested in results]
+    verdicts = [
+        VERDICTS.get(tested.code, "pytest failed") if tested.code or not findings else "bad data"
+        for tested, findings in zip(results, found, strict=True)
+    ]
+    counts = Counter(verdicts).most_common()
+    summary = ", ".join(
+        f"{count} of {len(results)} {verdict} ({count / len(results):.0%})" for verdict, count in counts
+    )
+    servers = [
+        {"server": str(tested.server), "result": verdict, "seconds": round(tested.seconds, 1)}
+        for tested, verdict in zip(results, verdicts, strict=True)
+    ]
+    findings = [finding for each in found for finding in each]
+    return CheckReport("tests", summary or "no servers found", [*findings, *more], {"servers": servers})
 
 
-def _test_server(server: ServerFolder, environments: Path, *, validate_data: bool) -> ServerTestResult:
+def _test_server(server: ServerFolder, config: TestAllConfig, *, has_example_data: bool) -> ServerTestResult:
     started = time.monotonic()
-    roots = [str(Path.cwd()), str(PARENT_DIR), os.environ.get("PYTHONPATH", "")]
+    roots = [str(Path.cwd()), str(INSTALL_DIR), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, roots)))}
     # Tests of server folders are written for this mode, and a folder elsewhere has no configuration that sets it.
-    command = [str(interpreter_for_tests(server, environments)), "-m", "pytest", "-o", "asyncio_mode=auto"]
-    code = subprocess.run(command, cwd=server.path, env=environment, check=False).returncode
-    found = example_data_problems(server.path) if validate_data else []
-    return ServerTestResult(server, " ".join(command), code, time.monotonic() - started, tuple(found))
+    command = [str(interpreter_for_tests(server, config.environments)), "-m", "pytest", "-o", "asyncio_mode=auto"]
+    output = sys.stderr if config.json_ else None
+    code = subprocess.run(command, cwd=server.path, env=environment, stdout=output, check=False).returncode
+    return ServerTestResult(server, " ".join(command), code, time.monotonic() - started, has_example_data)

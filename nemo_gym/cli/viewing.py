@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlencode
@@ -11,24 +10,25 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import path_overrides
-from nemo_gym.cli.gyms import cancelled_by_signals, run_async
+from nemo_gym.cli.command import Arguments, with_files
 from nemo_gym.cli.parameters import read_parameters
+from nemo_gym.cli.signals import cancelled_by_signals, run_async
 from nemo_gym.errors import ConfigError, ExitCode, counted
 from nemo_gym.filters import parse_filter
 from nemo_gym.io.files import split_patterns, user_cache
-from nemo_gym.metrics.fields import PASS_THRESHOLD
+from nemo_gym.schemas.record import PASS_THRESHOLD
 from nemo_gym.view.app import ListenAddress, serving
 from nemo_gym.view.export_html import export_html
+from nemo_gym.view.home import RunsHome
 from nemo_gym.view.library import Library
 from nemo_gym.view.selection import Query, select
 
 
 class ViewerConfig(BaseModel):
-    """Parameters of ``ng_viewer``."""
-
     jsonl_fpath: str | list[str] = Field(
-        description="A rollout file, a pattern (`'results/*.jsonl'`), or several of them separated by commas."
+        default="",
+        description="A rollout file, a pattern (`'results/*.jsonl'`), a folder of runs, or several of them separated "
+        "by commas. Default: all runs in the folder `results`, or else in this one.",
     )
     pass_threshold: float = Field(
         default=PASS_THRESHOLD,
@@ -45,16 +45,20 @@ class ViewerConfig(BaseModel):
     tui: bool = Field(default=False, description="Show the rollouts in the terminal instead.")
 
 
-def viewer(overrides: Sequence[str]) -> int:
+def viewer(arguments: Arguments) -> int:
     """Serve the page until Ctrl-C, write it to a file, or show the rollouts in the terminal."""
-    config = read_parameters(ViewerConfig, path_overrides(overrides, "jsonl_fpath", as_list=True))
+    config = read_parameters(ViewerConfig, with_files(arguments, "jsonl_fpath", as_list=True))
     parse_filter(config.filter)  # a mistake is reported before anything is read
     if config.tui and find_spec("textual") is None:
         raise ConfigError("the terminal viewer needs Textual", hint="pip install 'rollout-gym[tui]'")
     serves = config.export_html is None and not config.tui
     # The index of a file in a folder that can't be written goes into the cache.
     cache = user_cache(os.environ) / "view"
-    with Library(split_patterns(config.jsonl_fpath), cache=cache, waits=serves) as library:
+    places = split_patterns(config.jsonl_fpath) or ["results" if Path("results").is_dir() else "."]
+    if serves and any(Path(place).expanduser().is_dir() for place in places):
+        with RunsHome([Path(place).expanduser() for place in places], cache=cache) as home:
+            return run_async(_serve_home(home, config))
+    with Library(places, cache=cache, waits=serves) as library:
         if config.export_html is not None:
             return _export(library, config)
         if config.tui:
@@ -70,9 +74,23 @@ async def _serve(library: Library, config: ViewerConfig) -> int:
         async with serving(library, config.server_host, config.server_port, pass_threshold=threshold) as address:
             console.emit(_link(address, config.filter))
             for path in library.missing():
-                console.note(f"{path} does not exist yet; it will be shown once it does")
+                console.note(f"nothing is at {path} yet, so the viewer waits for it; if it is a typo, press Ctrl-C")
             with contextlib.suppress(asyncio.CancelledError):
                 await _announce_index(library)
+                await asyncio.Event().wait()
+    return ExitCode.OK
+
+
+async def _serve_home(home: RunsHome, config: ViewerConfig) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    with cancelled_by_signals(task, announcement="stopping"):
+        threshold = config.pass_threshold
+        async with serving(home, config.server_host, config.server_port, pass_threshold=threshold) as address:
+            console.emit(address.url)
+            runs = await asyncio.to_thread(home.runs)
+            console.note(f"{counted(len(runs), 'run')}; open the address above in a browser. Ctrl-C ends the viewer")
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
     return ExitCode.OK
 

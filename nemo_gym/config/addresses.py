@@ -11,7 +11,7 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Final, Self
 
 from omegaconf import DictConfig, OmegaConf
@@ -29,7 +29,7 @@ from nemo_gym.config.keys import (
     SERVER_TYPES,
 )
 from nemo_gym.config.locate import Locator, segments
-from nemo_gym.config.servers import ServerInstanceConfig, explain
+from nemo_gym.config.servers import EnvironmentServerInstanceConfig, ServerInstanceConfig, explain
 from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.schemas.refs import BaseServerConfig
 
@@ -37,12 +37,19 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 _HEAD_EXAMPLE: Final = f"'+{HEAD_SERVER}={{host: {LOOPBACK}, port: {HEAD_SERVER_PORT}}}'"
 
 
+class HeadAddress(BaseModel):
+    """Where the head server listens; what is left out has a default."""
+
+    host: str | None = None
+    port: Port = HEAD_SERVER_PORT
+
+
 class GlobalSettings(BaseModel):
     """Where servers listen unless their own settings say otherwise, and how strict parsing is."""
 
     default_host: str | None = None
     use_absolute_ip: bool = False
-    head_server: BaseServerConfig | None = None
+    head_server: HeadAddress | None = None
     port_range_low: Port = DEFAULT_PORT_RANGE[0]
     port_range_high: Port = DEFAULT_PORT_RANGE[1]
     disallowed_ports: list[int] = Field(default_factory=list)
@@ -62,7 +69,8 @@ class GlobalSettings(BaseModel):
 
     def head(self) -> BaseServerConfig:
         """Where the head server listens."""
-        return self.head_server or BaseServerConfig(host=self.host(), port=HEAD_SERVER_PORT)
+        given = self.head_server or HeadAddress()
+        return BaseServerConfig(host=given.host or self.host(), port=given.port)
 
 
 def read_settings(config: DictConfig, *, locator: Locator) -> GlobalSettings:
@@ -101,37 +109,14 @@ _random: Final = random.SystemRandom()
 _reservations: Final[list[int]] = []
 
 
-def find_open_port(
-    disallowed_ports: Iterable[int] | None = None,
-    *,
-    low: int = DEFAULT_PORT_RANGE[0],
-    high: int = DEFAULT_PORT_RANGE[1],
+def choose_port(
+    disallowed: Collection[int] = (), *, ports: tuple[int, int] = DEFAULT_PORT_RANGE, reserved: bool = True
 ) -> int:
-    """A random free port in the range that is not disallowed."""
-    return _choose(is_free, disallowed_ports, low, high)
-
-
-def reserve_open_port(
-    disallowed_ports: Iterable[int] | None = None,
-    *,
-    low: int = DEFAULT_PORT_RANGE[0],
-    high: int = DEFAULT_PORT_RANGE[1],
-) -> int:
-    """The same, and no other program chooses that port until the reservations of this process are released."""
-    return _choose(_reserve, disallowed_ports, low, high)
-
-
-def release_reservations() -> None:
-    """Give up the ports that were reserved before. Servers that listen on them by now keep them."""
-    while _reservations:
-        os.close(_reservations.pop())
-
-
-def _choose(take: Callable[[int], bool], disallowed_ports: Iterable[int] | None, low: int, high: int) -> int:
-    disallowed = set(disallowed_ports or ())
+    """A random free port in a range; if ``reserved``, no other program chooses it until it is released."""
+    low, high = ports
     candidates = [port for port in range(low, high + 1) if port not in disallowed]
     for port in _random.sample(candidates, min(PORT_TRIES, len(candidates))):
-        if take(port):
+        if _reserve(port) if reserved else is_free(port):
             return port
     raise ConfigError(
         f"no free port found between {low} and {high} ({min(PORT_TRIES, len(candidates))} tried)",
@@ -172,9 +157,15 @@ def assign_addresses(
     settings: GlobalSettings,
     locator: Locator,
 ) -> list[int]:
-    """Fill in missing hosts and ports in plain data. Returns every port taken so far, the head server's first."""
-    release_reservations()
+    """Fill in missing hosts and ports in ``data``. Returns every port taken so far, the head server's first.
+
+    ``config`` is the same configuration with interpolations, and ``servers`` are those that it describes.
+    """
+    while _reservations:  # those of an earlier configuration; servers that listen on them by now keep them
+        os.close(_reservations.pop())
     host, head = settings.host(), settings.head()
+    relays = [each for each in servers if isinstance(each, EnvironmentServerInstanceConfig) and each.is_relay]
+    servers = [server for server in servers if server not in relays]
     _check_distinct(servers, host, head=(head.host, head.port), locator=locator)
     fixed = [port for server in servers if (port := server.get_inner_run_server_config().port) is not None]
     taken = list(dict.fromkeys([head.port, *settings.disallowed_ports, *fixed]))
@@ -184,11 +175,16 @@ def assign_addresses(
         if given.host is None:
             own["host"] = host
         if given.port is None:
-            own["port"] = reserve_open_port(taken, low=settings.port_range_low, high=settings.port_range_high)
+            own["port"] = choose_port(taken, ports=(settings.port_range_low, settings.port_range_high))
             taken.append(own["port"])
         # Only a resources server has a domain; elsewhere it may have been inherited by mistake.
         if server.SERVER_TYPE != RESOURCES_SERVERS:
             own.pop("domain", None)
+    for relay in relays:  # a relay is where its agent is
+        agent = next(server for server in servers if server.name == relay.agent)
+        listening = _own_block(data, config, [agent.name, agent.SERVER_TYPE, agent.implementation])
+        own = _own_block(data, config, [relay.name, relay.SERVER_TYPE, relay.implementation])
+        own.update(host=listening["host"], port=listening["port"])
     return taken
 
 

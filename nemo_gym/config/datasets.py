@@ -74,6 +74,7 @@ class DatasetConfig(BaseModel):
     gitlab_identifier: GitlabIdentifier | None = None
     huggingface_identifier: HuggingFaceIdentifier | None = None
     license: License | None = None
+    agent: str | None = Field(default=None, exclude=True)  # who runs a dataset that a resources server declares
 
     @model_validator(mode="after")
     def _requires_license(self) -> Self:
@@ -129,6 +130,7 @@ class BenchmarkDatasetConfig(BaseModel):
     prepare_script: str
     prompt_config: str | None
     num_repeats: int = Field(default=1, ge=1)
+    agent: str | None = Field(default=None, exclude=True)
 
 
 DatasetEntry = Annotated[DatasetConfig | BenchmarkDatasetConfig, Field(discriminator="type")]

@@ -11,13 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
 from nemo_gym.config.interpolation import find_unresolved, resolve, unresolved_error
-from nemo_gym.config.keys import ERROR_ON_ALMOST_SERVERS, INHERIT_FROM, RESOURCES_SERVERS, SERVER_TYPES
+from nemo_gym.config.keys import (
+    ERROR_ON_ALMOST_SERVERS,
+    INHERIT_FROM,
+    RESOURCES_SERVERS,
+    RESPONSES_API_MODELS,
+    SERVER_TYPES,
+)
 from nemo_gym.config.locate import Locator, server_directory
 from nemo_gym.config.servers import (
+    EnvironmentServerInstanceConfig,
     Isolation,
     ServerInstanceConfig,
     blocks,
@@ -65,9 +72,10 @@ def check_references(
                     known = f"{locator.at(ref.name)}'{ref.name}' exists, but it is not a server of that type."
                 problems.append(locator.at(f"{root}.{field}") + problem + known)
     if problems:
-        raise ServerRefNotFoundError(
-            "\n".join(problems), hint="correct the name, or add the file that defines the server to config_paths"
-        )
+        hint = "correct the name, or add the file that defines the server to config_paths"
+        if RESPONSES_API_MODELS not in names:
+            hint += "; --model local, openai:NAME, anthropic:NAME or vllm:NAME adds a model"
+        raise ServerRefNotFoundError("\n".join(problems), hint=hint)
 
 
 def find_references(value: Any, field: str = "") -> Iterator[tuple[str, ServerRef]]:
@@ -128,12 +136,13 @@ def read_servers(config: DictConfig, *, locator: Locator, strict: bool) -> list[
 
 def _misspelt_type(block: DictConfig) -> str | None:
     """The key of a block that resembles a server type and has a server's content, if there is one."""
-    for key in block:
-        implementations = block._get_node(key)  # noqa: SLF001 - resolving could fail
-        if not isinstance(key, str) or key in SERVER_TYPES or not isinstance(implementations, DictConfig):
+    content = OmegaConf.to_container(block, resolve=False)  # resolving could fail
+    assert isinstance(content, dict)
+    for key, implementations in content.items():
+        if not isinstance(key, str) or key in SERVER_TYPES or not isinstance(implementations, dict):
             continue
-        inner = (implementations._get_node(name) for name in implementations)  # noqa: SLF001
-        if nearest(key, SERVER_TYPES) and any(isinstance(one, DictConfig) and "entrypoint" in one for one in inner):
+        inner = implementations.values()
+        if nearest(key, SERVER_TYPES) and any(isinstance(one, dict) and "entrypoint" in one for one in inner):
             return key
     return None
 
@@ -181,7 +190,8 @@ def read_instances(config: DictConfig) -> list[ServerInstance]:
     found = []
     for name, block in blocks(config):
         server, _ = maybe_get_server_instance_config(name, block)
-        if server is not None:
+        # A relay is not started: whoever calls it reaches its agent.
+        if server is not None and not (isinstance(server, EnvironmentServerInstanceConfig) and server.is_relay):
             found.append(_instance(server, block, locator))
     return found
 

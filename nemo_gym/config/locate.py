@@ -1,8 +1,8 @@
 """Finds the file that a relative path refers to, and the place where a key was written, so that an error can say where.
 
-Configs, datasets, prompts and server folders are looked for where the command was started, then in the current
-directory, then in the installation. The first two differ only while a server is imported, built or run: that happens
-in the server's own folder, so that its author can open files by relative names.
+Configs, datasets, prompts and server folders are looked for in the folders of ``NEMO_GYM_EXTRA_ROOTS``, where the
+command was started, in the current directory, and in the installation. The second and third differ only while a server
+is imported, built or run: that happens in the server's own folder, so that its author can open files by relative names.
 
 Where keys are written is not recorded while a configuration is read: the files are searched again when there is an
 error to report. A key that no source contains literally (it was inherited, or is missing) is reported at its nearest
@@ -10,9 +10,10 @@ enclosing block.
 """
 
 import contextlib
+import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,14 @@ from typing import Any, Final, Self
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym import PARENT_DIR
+from nemo_gym import INSTALL_DIR
 from nemo_gym.config.keys import CONFIG_PATHS, ENV_FILE_NAME
+from nemo_gym.io.yaml_text import read_yaml
 
+EXTRA_ROOTS_ENV_VAR = "NEMO_GYM_EXTRA_ROOTS"  # folders that are searched before all others
 STARTED_IN_ENV_VAR = "NEMO_GYM_STARTED_IN"  # set for server processes: where their command was started
+
+logger = logging.getLogger(__name__)
 
 _started_in: ContextVar[Path | None] = ContextVar("started_in", default=None)
 
@@ -53,12 +58,36 @@ def readable_candidates(path: str | Path) -> list[Path]:
     given = Path(path)
     if given.is_absolute():
         return [given]
-    return list(dict.fromkeys([started_in() / given, Path.cwd() / given, PARENT_DIR / given]))
+    return [root / given for root in _roots()]
+
+
+def _roots() -> list[Path]:
+    more = [Path(root) for root in os.environ.get(EXTRA_ROOTS_ENV_VAR, "").split(os.pathsep) if root]
+    return list(dict.fromkeys([*more, started_in(), Path.cwd(), INSTALL_DIR]))
+
+
+def _resolve_under_cwd_or_install(path: str | Path, *, validator: Callable[[Path], bool] | None = None) -> Path:
+    """The first place that a path may refer to for which ``validator`` holds (default: it exists), or else the first.
+
+    Server folders import this name from the package.
+    """
+    candidates = readable_candidates(path)
+    return next((each for each in candidates if (validator or Path.exists)(each)), candidates[0])
 
 
 def find_readable(path: str | Path) -> Path | None:
     """The first of these places that exists, or None."""
     return next((candidate for candidate in readable_candidates(path) if candidate.exists()), None)
+
+
+def find_env_file() -> Path | None:
+    """The ``env.yaml`` that applies; one that nobody put where the command was started is announced."""
+    found = find_readable(ENV_FILE_NAME)
+    if found is None or not found.is_file():
+        return None
+    if INSTALL_DIR.samefile(found.parent) and not INSTALL_DIR.samefile(started_in()):
+        logger.info("using %s of the installation, because there is none in %s", found, started_in())
+    return found
 
 
 def server_directory(server_type: str, implementation: str) -> Path:
@@ -67,10 +96,11 @@ def server_directory(server_type: str, implementation: str) -> Path:
     A folder in the current directory shadows the installed one only if it can be installed, that is, holds a
     ``requirements.txt`` or ``pyproject.toml``: the same name is often just a place for data.
     """
-    here, installed = started_in() / server_type / implementation, PARENT_DIR / server_type / implementation
-    if any((here / marker).is_file() for marker in ("requirements.txt", "pyproject.toml")):
-        return here
-    return here if here.is_dir() and not installed.is_dir() else installed
+    *places, installed = (root / server_type / implementation for root in (*_roots(), INSTALL_DIR))
+    for here in places:
+        if any((here / marker).is_file() for marker in ("requirements.txt", "pyproject.toml")):
+            return here
+    return next((here for here in places if here.is_dir()), installed) if not installed.is_dir() else installed
 
 
 COMMAND_LINE: Final = "command line"
@@ -126,7 +156,7 @@ def _reopen(name: str) -> ConfigSource | None:
     if path is None:
         return None
     try:
-        data = yaml.safe_load(path.read_text("utf-8"))
+        data = read_yaml(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         # This runs while another error is being reported, which must not be replaced by this one.
         return None

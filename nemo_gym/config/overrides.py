@@ -1,10 +1,13 @@
-"""Command-line overrides as plain nested data, in Hydra's grammar and read by Hydra's parser.
+"""What a command line or a program sets, as plain nested data.
 
-``+key=value`` adds, ``++key=value`` adds or replaces, and ``key=value`` replaces what the same command line added. All
-three see the command line alone; the files are merged in below it later. Nothing is written to disk.
+A pair of a dotted key and a value needs no grammar: the value is taken as it is. Overrides are text in Hydra's grammar,
+read by Hydra's parser: ``+key=value`` adds, ``++key=value`` adds or replaces, and ``key=value`` replaces what was given
+before. They see the pairs and the overrides before them; the files are merged in below later. Nothing is written to
+disk.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final
 
 from nemo_gym.config.keys import CONFIG_PATHS, DELETE_KEY
@@ -17,9 +20,11 @@ if TYPE_CHECKING:
 _GRAMMAR: Final = "write '+key=value' to add a key or '++key=value' to add or replace it"
 
 
-def parse_overrides(arguments: Iterable[str]) -> dict[Any, Any]:
-    """The configuration that the arguments describe. An error names the argument that is wrong."""
+def parse_overrides(arguments: Iterable[str], pairs: Mapping[str, Any] | None = None) -> dict[Any, Any]:
+    """The configuration that the pairs and then the arguments describe. An error names the argument that is wrong."""
     data: dict[Any, Any] = {}
+    for key, value in (pairs or {}).items():
+        _set(data, key, deepcopy(value))  # overrides may add to it
     given = list(arguments)
     for argument, override in zip(given, _parse(given), strict=True):
         # Hydra's own settings (output folders, logging) have no meaning here; scripts may still pass them.
@@ -44,13 +49,18 @@ def _parse(arguments: list[str]) -> list["Override"]:
             parsed.append(parser.parse_override(argument))
         except HydraException:
             raise _syntax_error(argument, arguments[index - 1] if index else "") from None
+        except (RecursionError, ValueError):  # Python refuses to convert numbers of more than 4,300 digits
+            raise UsageError(
+                f"command line: the value of '{_shown(argument)}' is nested too deeply or too long a number",
+                hint="text that looks like a number needs quotes inside the argument: '+key=\"1234\"'",
+            ) from None
     return parsed
 
 
 def _check(override: "Override", argument: str) -> None:
     key = override.key_or_group
     if not key or "/" in key or override.package is not None:
-        raise UsageError(f"command line: '{_shown(argument)}' has no dotted key like 'a.b.c'", hint=_GRAMMAR)
+        raise UsageError(f"command line: '{_shown(argument)}' does not set a dotted key like 'a.b.c'", hint=_GRAMMAR)
     if override.is_delete():
         raise UsageError(
             f"command line: '~{key}' can't remove a key, because files are read after the command line",
@@ -71,8 +81,7 @@ def _value(override: "Override", argument: str) -> Any:
 
 def _apply(data: dict[Any, Any], override: "Override", value: Any) -> None:
     key = override.key_or_group
-    *parents, last = key.split(".")
-    exists = _exists(data, [*parents, last])
+    exists = _exists(data, key.split("."))
     # Hydra lets two mappings under the same key add up.
     if override.is_add() and exists and not (isinstance(value, dict) and isinstance(_get(data, key), dict)):
         raise UsageError(
@@ -82,6 +91,11 @@ def _apply(data: dict[Any, Any], override: "Override", value: Any) -> None:
         raise UsageError(
             f"command line: '{key}=<value>' has nothing to override", hint=f"to set it, use '+{key}=<value>'"
         )
+    _set(data, key, value)
+
+
+def _set(data: dict[Any, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
     for parent in parents:
         if not isinstance(data.get(parent), dict):
             data[parent] = {}

@@ -16,9 +16,11 @@ from typing import Any, Final
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
+from nemo_gym import RESULTS_DIR
 from nemo_gym.config import keys
 from nemo_gym.config.addresses import assign_addresses, read_settings
 from nemo_gym.config.directives import Expanded, expand, merge
+from nemo_gym.config.environments import check_environment_servers, complete_environments
 from nemo_gym.config.instances import check_references, read_servers
 from nemo_gym.config.interpolation import check_missing, find_unresolved, interpolated_roots, unresolved_error
 from nemo_gym.config.keys import COMMAND_KEYS, GLOBAL_KEYS, UNUSED_KEYS
@@ -74,11 +76,17 @@ class ParsedConfig:
 def parse_config(
     overrides: Sequence[str] = (),
     *,
+    pairs: Mapping[str, Any] | None = None,
     env_path: Path | None = None,
     initial: Mapping[Any, Any] | DictConfig | None = None,
 ) -> ParsedConfig:
-    """Build the configuration of a command from its arguments, ``env.yaml`` and the caller's dict."""
-    sources = gather(overrides, env_path=env_path, initial=initial)
+    """Build a configuration from what a command or a program sets, and all files.
+
+    ``overrides`` are what people type, ``+a.b=value``. ``pairs`` are the same without a grammar: dotted keys and plain
+    values, ``{"config_paths": ["a.yaml"], "responses_create_params.temperature": 0.7}``. Both take precedence over
+    ``env_path`` (an ``env.yaml``), ``initial`` (defaults of the caller) and the files in ``config_paths``.
+    """
+    sources = gather(overrides, pairs=pairs, env_path=env_path, initial=initial)
     merged = merge_sources(sources.all)
     merged[keys.CONFIG_PATHS] = [source.label for source in sources.files]
     raw = _container(merged)
@@ -86,6 +94,7 @@ def parse_config(
         raw, locator=sources.locator, interpolate=lambda text: _interpolate(text, merged, sources.locator)
     )
     replace_dummy_model(expanded.data)
+    complete_environments(expanded.data, expanded.moved)
     check_missing(expanded.data, locator=sources.locator)
     config = _complete(expanded, sources.locator)
     return ParsedConfig(config, _declared(sources, raw), tuple(sources.rest[-1].data))
@@ -105,10 +114,12 @@ def _complete(expanded: Expanded, locator: Locator) -> DictConfig:
     settings = read_settings(config, locator=locator)
     servers = read_servers(config, locator=locator, strict=settings.error_on_almost_servers)
     check_references(servers, moved=expanded.moved, locator=locator, others=data.keys())
+    check_environment_servers(servers, config, locator=locator)
     taken = assign_addresses(data, config, servers, settings=settings, locator=locator)
     data[keys.HEAD_SERVER] = settings.head().model_dump(exclude_none=True)
     data[keys.DEFAULT_HOST] = settings.host()
     data[keys.DISALLOWED_PORTS] = taken
+    data.setdefault(keys.RESULTS_DIR, str(RESULTS_DIR))
     # Servers in separate environments are built with the same Python and the same versions of these packages.
     data.setdefault(keys.PYTHON_VERSION, ".".join(map(str, sys.version_info[:3])))
     data.setdefault(keys.HEAD_SERVER_DEPS, _pins({"ray": "ray[default]", "openai": "openai"}))

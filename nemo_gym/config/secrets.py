@@ -27,6 +27,11 @@ def is_secret_key(key: str) -> bool:
     return any(word in lowered for word in _SUSPECT)
 
 
+def is_credential_key(key: str) -> bool:
+    """Whether values under this key certainly are credentials; ``max_tokens`` is not such a key."""
+    return _CREDENTIAL.search(key) is not None
+
+
 def mask_secrets(data: Any) -> Any:
     """A copy of plain data (dicts, lists, scalars) in which every secret is replaced by asterisks."""
     # The longest first, because a credential may be part of a longer one.

@@ -19,13 +19,22 @@ from pydantic_core import ErrorDetails
 from nemo_gym.config.datasets import BenchmarkDatasetConfig, DatasetConfig, DatasetEntry
 from nemo_gym.config.interpolation import plain_data
 from nemo_gym.config.keys import (
+    ENVIRONMENT_SERVERS,
+    RELAY,
     RESERVED_KEYS,
     RESOURCES_SERVERS,
     RESPONSES_API_AGENTS,
     RESPONSES_API_MODELS,
     SERVER_TYPES,
 )
-from nemo_gym.schemas.refs import AgentServerRef, Domain, ModelServerRef, ResourcesServerRef, ServerRef
+from nemo_gym.schemas.refs import (
+    AgentServerRef,
+    Domain,
+    EnvironmentServerRef,
+    ModelServerRef,
+    ResourcesServerRef,
+    ServerRef,
+)
 
 Isolation = Literal["inline", "process"]
 
@@ -96,6 +105,12 @@ class ResponsesAPIModelServerTypeConfig(_TypeConfig):
     __pydantic_extra__: dict[str, PlainServerSettings]
 
 
+class EnvironmentServerTypeConfig(_TypeConfig):
+    """The implementation of an environment server."""
+
+    __pydantic_extra__: dict[str, PlainServerSettings]
+
+
 class _InstanceConfig(BaseModel):
     """The outermost level: one server under its instance name."""
 
@@ -118,7 +133,6 @@ class _InstanceConfig(BaseModel):
 
     @property
     def datasets(self) -> list[DatasetConfig | BenchmarkDatasetConfig] | None:
-        """The datasets that the server lists, if any."""
         return self.get_inner_run_server_config().datasets
 
     def get_inner_run_server_config(self) -> ServerSettings:
@@ -170,8 +184,38 @@ class ResponsesAPIModelServerInstanceConfig(_InstanceConfig):
         return ModelServerRef(type="responses_api_models", name=self.name)
 
 
+class EnvironmentServerInstanceConfig(_InstanceConfig):
+    """One environment server."""
+
+    SERVER_TYPE: ClassVar[str] = ENVIRONMENT_SERVERS
+
+    environment_servers: EnvironmentServerTypeConfig
+
+    def get_server_ref(self) -> ServerRef:
+        """The reference by which others name this server."""
+        return EnvironmentServerRef(type="environment_servers", name=self.name)
+
+    @property
+    def is_relay(self) -> bool:
+        """Whether it only passes requests on to its agent, so that they can go there at once."""
+        return self.implementation == RELAY
+
+    @property
+    def agent(self) -> str | None:
+        """The agent that its results count for: ``agent_server``, or else the only agent that it refers to."""
+        settings = self.get_inner_run_server_config_dict()
+        own = settings.get("agent_server")
+        if isinstance(own, Mapping) and own.get("type", RESPONSES_API_AGENTS) == RESPONSES_API_AGENTS:
+            return str(own["name"]) if own.get("name") else None
+        refs = {ref.name for value in settings.values() if isinstance(ref := is_server_ref(value), AgentServerRef)}
+        return refs.pop() if len(refs) == 1 else None
+
+
 ServerInstanceConfig = (
-    ResourcesServerInstanceConfig | ResponsesAPIAgentServerInstanceConfig | ResponsesAPIModelServerInstanceConfig
+    ResourcesServerInstanceConfig
+    | ResponsesAPIAgentServerInstanceConfig
+    | ResponsesAPIModelServerInstanceConfig
+    | EnvironmentServerInstanceConfig
 )
 
 
@@ -179,6 +223,7 @@ _INSTANCE_CONFIGS: Final[tuple[type[ServerInstanceConfig], ...]] = (
     ResourcesServerInstanceConfig,
     ResponsesAPIAgentServerInstanceConfig,
     ResponsesAPIModelServerInstanceConfig,
+    EnvironmentServerInstanceConfig,
 )
 _SERVER_REF: Final[TypeAdapter[ServerRef]] = TypeAdapter(ServerRef)
 

@@ -1,10 +1,10 @@
 """Gathers all sources of a configuration, in the order in which they are merged.
 
-    files in config_paths  <  files they name  <  env.yaml  <  the caller's dict  <  the command line
+    files that others include  <  files in config_paths  <  env.yaml  <  the caller's dict  <  the command line
 
-A file named by another file goes to the end of the list, so it overrides the one that names it. Every file is loaded
-only once, however often it is named. Errors in a YAML file say where they are but never quote its text, because the
-malformed line may hold a secret.
+A file overrides the files that its own ``config_paths`` include, at any depth; of files listed together, the later one
+wins. Every file is loaded only once, however often it is named. Errors in a YAML file say where they are but never
+quote its text, because the malformed line may hold a secret.
 """
 
 import logging
@@ -24,12 +24,11 @@ from nemo_gym.config.keys import CONFIG_PATHS
 from nemo_gym.config.locate import COMMAND_LINE, ConfigSource, Locator, find_readable, readable_candidates
 from nemo_gym.config.overrides import parse_overrides
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, MalformedConfigPathsError, nearest
+from nemo_gym.io.yaml_text import check_yaml
 
 logger = logging.getLogger(__name__)
 
 
-# libyaml is many times faster, but an optional part of PyYAML.
-_QUICK_LOADER: Final = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 # An alias, anchor or tag that the parser quotes may be a secret that happens to start with *, & or !.
 _NAMED: Final = re.compile(r"\b(alias|anchor|tag) '[^']*'")
 
@@ -43,7 +42,9 @@ def load_yaml(path: Path, *, label: str) -> dict[Any, Any]:
     """A mapping from a YAML file, unresolved. Duplicate keys are refused; an empty file is an empty mapping."""
     text = _read(path, label)
     try:
-        config = OmegaConf.create(text) if _is_mapping(text) else None
+        # A lone word is valid YAML, which OmegaConf would take for a key without a value.
+        is_mapping = check_yaml(text) in (None, yaml.MappingStartEvent)
+        config = OmegaConf.create(text) if is_mapping else None
     except yaml.MarkedYAMLError as error:
         raise _bad_yaml(error, label) from None
     except yaml.YAMLError:
@@ -51,16 +52,8 @@ def load_yaml(path: Path, *, label: str) -> dict[Any, Any]:
             f"{label}: malformed YAML: it contains a character that is not allowed",
             hint="remove control characters",
         ) from None
-    except GrammarParseError as error:
-        raise ConfigError(
-            f"{label}: the value of '{error.full_key or error.key or '?'}' contains a malformed ${{...}} expression",
-            hint="close every ${ with }, and write a literal ${ as \\${",
-        ) from None
     except OmegaConfBaseException as error:
-        raise ConfigError(
-            f"{label}: the value of '{error.full_key or error.key or '?'}' is not text, a number, a list or a mapping",
-            hint="remove the YAML tag (!!...) in front of it",
-        ) from None
+        raise _bad_value(error, label, hint="remove the YAML tag (!!...) in front of it") from None
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{label}: the top level is not a mapping of keys to values", hint="write 'key: value' lines")
     data = OmegaConf.to_container(config, resolve=False)
@@ -80,15 +73,6 @@ def _read(path: Path, label: str) -> str:
         ) from None
 
 
-def _is_mapping(text: str) -> bool:
-    # A lone word is valid YAML, which OmegaConf would take for a key without a value.
-    try:
-        node = yaml.compose(text, Loader=_QUICK_LOADER)
-    except yaml.YAMLError:
-        return True  # the real parser reports what is wrong
-    return node is None or isinstance(node, yaml.MappingNode)
-
-
 def _bad_yaml(error: yaml.MarkedYAMLError, label: str) -> ConfigError:
     mark = error.problem_mark or error.context_mark
     place = f"{label}:{mark.line + 1}:{mark.column + 1}" if mark else label
@@ -99,6 +83,17 @@ def _bad_yaml(error: yaml.MarkedYAMLError, label: str) -> ConfigError:
     )
 
 
+def _bad_value(error: OmegaConfBaseException, label: str, *, hint: str) -> ConfigError:
+    value = f"{label}: the value of '{error.full_key or error.key or '?'}'"
+    if isinstance(error, GrammarParseError):
+        return ConfigError(
+            f"{value} contains a malformed ${{...}} expression",
+            hint="close every ${ with }, and write a literal ${ as \\${",
+        )
+    return ConfigError(f"{value} is not text, a number, a list or a mapping", hint=hint)
+
+
+MOST_KEYS: Final = 5  # of those that one file changes in another, listed in a message
 CALLER: Final = "initial_global_config_dict"
 
 
@@ -123,10 +118,14 @@ class Sources:
 def gather(
     overrides: Sequence[str] = (),
     *,
+    pairs: Mapping[str, Any] | None = None,
     env_path: Path | None = None,
     initial: Mapping[Any, Any] | DictConfig | None = None,
 ) -> Sources:
-    """Read the command line, ``env.yaml`` and the caller's dict, then all files they name."""
+    """Read the command line (pairs, then overrides), ``env.yaml`` and the caller's dict, then all files they name.
+
+    The parameters are those of ``parse_config``.
+    """
     env = [load_source(env_path, label=_label(env_path))] if env_path else []
     # Commands that need no model pass empty values for it. These fill gaps but must not erase what env.yaml sets.
     known = {key for source in env for key, value in source.data.items() if value}
@@ -134,7 +133,7 @@ def gather(
     rest = [
         *env,
         *([ConfigSource(CALLER, given)] if initial is not None else []),
-        ConfigSource(COMMAND_LINE, parse_overrides(overrides)),
+        ConfigSource(COMMAND_LINE, parse_overrides(overrides, pairs)),
     ]
     rest = [ConfigSource(source.label, expand_short_forms(source.data), source.path) for source in rest]
     return Sources(_load_files(rest), rest)
@@ -143,11 +142,18 @@ def gather(
 def merge_sources(sources: Sequence[ConfigSource]) -> DictConfig:
     """Deep merge: later sources win, mappings are combined, lists are replaced."""
     try:
-        merged = OmegaConf.merge({}, *(OmegaConf.create(source.data) for source in sources))
+        merged = OmegaConf.merge({}, *map(_created, sources))
     except ConfigTypeError:
         raise _clash(sources) from None
     assert isinstance(merged, DictConfig)
     return merged
+
+
+def _created(source: ConfigSource) -> DictConfig:
+    try:
+        return OmegaConf.create(source.data)
+    except OmegaConfBaseException as error:  # only a program or a flag can give such a value; files were checked
+        raise _bad_value(error, source.label, hint="convert it to one of these") from None
 
 
 def _clash(sources: Sequence[ConfigSource]) -> ConfigError:
@@ -175,22 +181,58 @@ def _clashing_key(below: Any, above: Any, key: str = "") -> str | None:
 
 def _load_files(rest: list[ConfigSource]) -> list[ConfigSource]:
     top, locator = merge_sources(rest), Locator(rest)
-    queue = [(entry, locator.at(CONFIG_PATHS)) for entry in config_paths(top, locator)]
-    loaded: dict[Path, ConfigSource] = {}
-    duplicates: list[str] = []
-    for entry, named_at in queue:  # the loop body appends the files that this file names
+    loading = _Loading(rest)
+    for entry in config_paths(top, locator):
+        loading.load(entry, locator.at(CONFIG_PATHS))
+    if loading.duplicates:
+        named = ", ".join(loading.duplicates)
+        logger.warning("config_paths names a file more than once; it is loaded once: %s", named)
+    if loading.overridden:
+        logger.info(
+            "a file overrides the files that it includes: %s (in NeMo Gym before 0.6.0, the included file won)",
+            "; ".join(loading.overridden),
+        )
+    return list(filter(None, loading.loaded.values()))
+
+
+@dataclass(slots=True)
+class _Loading:
+    """Loads files, each after those that it includes, so that it overrides them."""
+
+    rest: list[ConfigSource]
+    loaded: dict[Path, ConfigSource | None] = field(default_factory=dict)  # None while its includes are loaded
+    duplicates: list[str] = field(default_factory=list)
+    overridden: list[str] = field(default_factory=list)
+
+    def load(self, entry: str, named_at: str) -> ConfigSource | None:
+        """Load a file and what it includes. None if it was loaded before."""
         path = find_readable(entry)
         if path is None:
             raise _not_found(entry, named_at)
-        if path.resolve() in loaded:
-            duplicates.append(entry)
-            continue
+        key = path.resolve()
+        if key in self.loaded:
+            self.duplicates.append(entry)
+            return None
+        self.loaded[key] = None
         source = load_source(path, label=entry)
-        loaded[path.resolve()] = source = ConfigSource(source.label, expand_short_forms(source.data), path)
-        queue.extend((name, Locator([source]).at(CONFIG_PATHS)) for name in _named_by(source, rest))
-    if duplicates:
-        logger.warning("config_paths names a file more than once; it is loaded once: %s", ", ".join(duplicates))
-    return list(loaded.values())
+        source = ConfigSource(source.label, expand_short_forms(source.data), path)
+        for name in _named_by(source, self.rest):
+            included = self.load(name, Locator([source]).at(CONFIG_PATHS))
+            if included is not None and (changed := _changed_keys(included.data, source.data)):
+                shown = ", ".join(changed[:MOST_KEYS]) + (", …" if len(changed) > MOST_KEYS else "")
+                self.overridden.append(f"{entry} sets {shown} of {name}")
+        del self.loaded[key]  # its place is after its includes
+        self.loaded[key] = source
+        return source
+
+
+def _changed_keys(below: Any, above: Any, key: str = "") -> list[str]:
+    """The dotted keys that both define with different values."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        common = [name for name in above if name in below and name != CONFIG_PATHS]
+        found = (_changed_keys(below[name], above[name], f"{key}.{name}" if key else str(name)) for name in common)
+        return [changed for part in found for changed in part]
+    return [] if below == above else [key]
 
 
 def _named_by(source: ConfigSource, rest: list[ConfigSource]) -> list[str]:

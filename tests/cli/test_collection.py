@@ -1,13 +1,19 @@
 """Collections from the command line, with a Gym whose only server is an agent that answers by itself."""
 
+import errno
 import json
 import os
+import signal
 import socket
 import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from nemo_gym.api.gyms import saved_rollouts
+from nemo_gym.cli.command import exit_code
+from nemo_gym.errors import ConfigError, UnfinishedRunError
 
 AGENT = """\
 import asyncio
@@ -61,6 +67,10 @@ def results() -> list[dict]:
     return [json.loads(line) for line in Path("results/out.jsonl").read_text().splitlines()]
 
 
+def results_lines() -> list[bytes]:
+    return Path("results/out.jsonl").read_bytes().splitlines(keepends=True)
+
+
 def test_rollouts_are_collected_in_a_gym_of_the_commands_own(run):
     write_tasks("", "")
     ran = run("ng_collect_rollouts", *HOSTED, "+num_repeats=2")
@@ -98,21 +108,38 @@ def test_an_interrupted_collection_saves_what_it_has(workspace, commands):
     assert "+resume_from_cache=true" in ran.err
 
 
-def test_a_server_process_that_dies_ends_the_collection(spawn):
-    write_tasks("die")
+def test_a_collection_whose_terminal_is_closed_saves_what_it_has(workspace, commands):
+    write_tasks("", "wait")
+    with commands.start("ng_collect_rollouts", *HOSTED, "+drain_timeout_s=0") as process:
+        output = workspace / "results" / "out.jsonl"
+        while not (output.exists() and output.read_text().endswith("\n")):
+            assert process.is_running
+            time.sleep(0.02)
+        process.signal(signal.SIGHUP)
+        ran = process.wait()
+    assert ran.code == 130, ran.err
+    assert len(results()) == 1
+    assert "SIGHUP: starting no more rollouts" in ran.err
+
+
+def test_a_task_that_kills_its_server_fails_alone(spawn):
+    write_tasks("", "die", "")
     isolated = {"my_agent": {"responses_api_agents": {"scripted": {"entrypoint": "app.py", "isolation": "process"}}}}
     Path("gym.yaml").write_text(json.dumps(isolated))
-    ran = spawn("ng_collect_rollouts", *HOSTED, PYTHONPATH=str(Path.cwd()))
-    assert ran.code == 1
-    assert "error: Process `my_agent` finished unexpectedly with exit code 7" in ran.err
-    assert "hint: all servers were stopped; what was saved before is intact" in ran.err
+    ran = spawn("ng_collect_rollouts", *HOSTED, "+num_samples_in_parallel=1", PYTHONPATH=str(Path.cwd()))
+    assert ran.code == 3, ran.err
+    assert "warning: my_agent ended and is started again in 0.1 s: exit code 7" in ran.err
+    assert "2 of 3 rollouts completed (1 failed)" in ran.err
+    failures = [json.loads(line) for line in Path("results/out_failures.jsonl").read_text().splitlines()]
+    assert {each["_ng_failure_class"] for each in failures} == {"server_crashed"}
+    assert [each.get("_ng_owed", False) for each in failures] == [True, True, False, False, False]
 
 
 def test_an_unknown_agent_is_named_with_the_nearest(run):
     write_tasks("")
     ran = run("ng_collect_rollouts", *HOSTED[:-1], "+agent_name=my_agnet")
     assert (ran.code, ran.out) == (1, "")
-    assert "error: the plan names the agent 'my_agnet'" in ran.err
+    assert "error: the plan needs agent 'my_agnet'" in ran.err
     assert "'my_agent'" in ran.err
 
 
@@ -225,6 +252,26 @@ def test_numbers_that_make_no_sense_are_refused(run, argument, told):
     assert not Path("results").exists()
 
 
+@pytest.mark.parametrize(
+    ("argument", "instead"),
+    [
+        ("+max_in_flight=64", "use num_samples_in_parallel=<number>"),
+        ("+fsync=always", "forced to the disk every few seconds"),
+        ("+ray_address=auto", "ray_head_node_address"),
+        ("+rollout_collection_driver=my:function", "ng_e2e_collect_rollouts"),
+    ],
+)
+def test_removed_parameters_are_refused_with_what_to_use_instead(run, argument, instead):
+    write_tasks("")
+    name = argument[1:].partition("=")[0]
+    ran = run("ng_collect_rollouts", *HOSTED, argument)
+    assert ran.code == 2
+    assert f"error: the parameter {name} was removed" in ran.err
+    assert instead in ran.err
+    Path("env.yaml").write_text(f"{name}: x\n")
+    assert f"the parameter {name} was removed" in run("ng_collect_rollouts", *HOSTED).err
+
+
 def test_an_input_without_tasks_is_an_error(run):
     write_tasks()
     ran = run("ng_collect_rollouts", *HOSTED)
@@ -237,7 +284,7 @@ def test_a_misspelt_class_of_failures_is_refused_instead_of_reopening_nothing(ru
     write_tasks("")
     ran = run("ng_collect_rollouts", *HOSTED, "+retry_failed=[timeouts]")
     assert ran.code == 1
-    assert "retry_failed names the class 'timeouts'" in ran.err
+    assert "retry_failed: no rollout failed with class 'timeouts'" in ran.err
     assert "Did you mean: 'timeout'?" in ran.err
     assert not Path("results/out_materialized_inputs.jsonl").exists()
 
@@ -257,19 +304,30 @@ def test_an_input_that_cannot_be_read_is_what_is_blamed(run, path, told):
     assert "materialized" not in ran.err
 
 
-def test_an_output_that_holds_rollouts_is_not_overwritten_unless_that_is_said(run):
+def test_an_output_that_holds_rollouts_is_never_overwritten(run):
     write_tasks("", "")
     assert run("ng_collect_rollouts", *HOSTED).code == 0
     before = Path("results/out.jsonl").read_bytes()
+    for number, changed in enumerate(("+num_repeats=2", "+num_repeats=1", "+overwrite=true"), 1):
+        ran = run("ng_collect_rollouts", *HOSTED, changed)
+        assert ran.code == 0, ran.err
+        assert ran.err.count("backup-") == 1
+        assert f"out.jsonl is now in results/out.jsonl.backup-{number}" in ran.err
+    assert Path("results/out.jsonl.backup-1/out.jsonl").read_bytes() == before
+
+
+def test_an_unfinished_run_is_not_moved_aside_by_a_forgotten_resume(run):
+    write_tasks("", "")
+    assert run("ng_collect_rollouts", *HOSTED).code == 0
+    Path("results/out.jsonl").write_bytes(results_lines()[0])
     refused = run("ng_collect_rollouts", *HOSTED)
     assert refused.code == 1
-    assert "already holds 2 rollouts of 2 planned" in refused.err
-    assert Path("results/out.jsonl").read_bytes() == before
+    assert "already holds 1 rollout of the same plan, 1 left" in refused.err
+    assert "add +resume_from_cache=true" in refused.err
+    assert len(results_lines()) == 1
     assert run("ng_collect_rollouts", *HOSTED, "+resume_from_cache=true").code == 0
-    afresh = run("ng_collect_rollouts", *HOSTED, "+overwrite=true")
-    assert afresh.code == 0
-    assert "results/out.jsonl.backup-1" in afresh.err
-    assert Path("results/out.jsonl.backup-1/out.jsonl").read_bytes() == before
+    assert len(results_lines()) == 2
+    assert not list(Path("results").glob("*.backup-*"))
 
 
 def test_what_a_profile_leaves_beside_the_rollouts_is_not_counted_with_them(run):
@@ -290,8 +348,11 @@ def test_commands_as_functions_return_when_they_succeed(run, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["ng_collect_rollouts", *HOSTED])
     with pytest.deprecated_call():
         from nemo_gym.rollout_collection import collect_rollouts
+    assert collect_rollouts.__name__ == "collect_rollouts"
+    assert "rollouts" in (collect_rollouts.__doc__ or "")
     assert collect_rollouts() is None
     assert len(results()) == 1
+    Path("results/out.jsonl").write_text("something else\n")
     with pytest.raises(SystemExit) as ended:
         collect_rollouts()
     assert ended.value.code == 1
@@ -321,4 +382,43 @@ def test_the_second_job_with_the_same_shard_refuses(run):
         assert "is collecting to this output" in ran.err
         assert run("ng_collect_rollouts", *HOSTED, "+shard=1/2").code == 0
     assert run("ng_collect_rollouts", *HOSTED, "+shard=0/2").code == 0
-    assert "already holds 1 rollout" in run("ng_collect_rollouts", *HOSTED, "+shard=0/2").err
+    assert "out-0-of-2.jsonl.backup-1" in run("ng_collect_rollouts", *HOSTED, "+shard=0/2").err
+
+
+def test_starting_over_and_continuing_are_refused_together(run):
+    write_tasks("")
+    ran = run("ng_collect_rollouts", *HOSTED, "+overwrite=true", "+resume_from_cache=true")
+    assert ran.code == 2
+    assert "choose one of them" in ran.err
+
+
+def test_a_limit_of_zero_is_said_to_be_none(run):
+    write_tasks("", "")
+    ran = run("ng_collect_rollouts", *HOSTED, "+limit=0")
+    assert ran.code == 0, ran.err
+    assert "limit=0 is no limit: all tasks are run\n" in ran.err
+    assert len(results()) == 2
+
+
+def test_an_error_after_rollouts_were_saved_has_the_code_of_a_run_that_has_some(run):
+    write_tasks("", "")
+    Path("results/out_aggregate_metrics.json").mkdir(parents=True)
+    ran = run("ng_collect_rollouts", *HOSTED)
+    assert ran.code == 1, "nothing was run"
+    Path("results/out_aggregate_metrics.json").rmdir()
+    with saved_rollouts() as saved, pytest.raises(ConfigError) as before:
+        raise ConfigError("nothing yet")
+    assert exit_code(before.value) == 1
+    for error, code in ((ConfigError("a server ended"), 3), (OSError(errno.ENOSPC, "no space", "x.json"), 3)):
+        with pytest.raises(UnfinishedRunError) as caught, saved_rollouts() as saved:  # noqa: PT012
+            saved.any = True
+            raise error
+        assert exit_code(caught.value) == code
+
+
+def test_a_part_that_is_named_is_not_named_twice(run):
+    write_tasks("", "")
+    for output in ("results/out.jsonl", "results/out-1-of-2.jsonl"):
+        ran = run("ng_collect_rollouts", *HOSTED, f"++output_jsonl_fpath={output}", "+shard=1/2")
+        assert ran.code == 0, ran.err
+    assert [path.name for path in Path("results").glob("out*of-2.jsonl")] == ["out-1-of-2.jsonl"]

@@ -1,58 +1,87 @@
-"""Flags and the overrides they stand for; short names of configurations."""
+"""Flags and the pairs they stand for; short names of configurations."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nemo_gym.cli.command import find_configuration, find_environment, quote, to_overrides
+from nemo_gym.cli.command import Arguments, read_arguments, with_files
 from nemo_gym.cli.commands import by_name
+from nemo_gym.config.short_names import find_configuration, find_environment
 from nemo_gym.errors import UsageError
 
 COLLECT = by_name()["collect_rollouts"].flags
 
 
+def pairs(*words: str) -> dict[str, Any]:
+    return dict(read_arguments(words, COLLECT).pairs)
+
+
 def test_overrides_pass_unchanged():
-    given_overrides = ["+limit=5", "++a.b.c=[1,2]", "+head_server={host: h, port: 1}", "~key"]
-    assert to_overrides(given_overrides, COLLECT) == given_overrides
+    overrides = ("+limit=5", "++a.b.c=[1,2]", "+head_server={host: h, port: 1}", "~key")
+    assert read_arguments(overrides, COLLECT) == Arguments({}, overrides, overrides)
 
 
-def test_flags_become_overrides():
-    typed = ["-a", "my_agent", "--input", "in.jsonl", "--limit=5", "--temperature", "0.7", "--resume"]
-    assert to_overrides(typed, COLLECT) == [
-        "+agent_name=my_agent",
-        "+input_jsonl_fpath=in.jsonl",
-        "+limit=5",
-        "+responses_create_params.temperature=0.7",
-        "+resume_from_cache=true",
-    ]
+def test_flags_become_pairs():
+    assert pairs("-a", "my_agent", "--input", "in.jsonl", "--limit=5", "--temperature", "0.7", "--resume") == {
+        "agent_name": "my_agent",
+        "input_jsonl_fpath": "in.jsonl",
+        "limit": 5,
+        "responses_create_params.temperature": 0.7,
+        "resume_from_cache": True,
+    }
 
 
-def test_configuration_files_collapse_into_one_list():
-    assert to_overrides(["--config", "a.yaml", "--config=b c.yaml"], COLLECT) == ['+config_paths=[a.yaml,"b c.yaml"]']
+@pytest.mark.parametrize(
+    ("typed", "value"), [("5", 5), ("-1", -1), ("1e-3", 0.001), ("null", None), ("auto", "auto"), ("many", "many")]
+)
+def test_a_number_is_a_number_and_anything_else_is_left_to_validation(typed, value):
+    found = pairs(f"--concurrency={typed}")["num_samples_in_parallel"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_configuration_files_are_one_list():
+    assert pairs("--config", "a.yaml", "--config=b c.yaml") == {"config_paths": ["a.yaml", "b c.yaml"]}
 
 
 def test_a_later_flag_wins():
-    assert to_overrides(["--limit", "1", "--limit", "2"], COLLECT) == ["+limit=2"]
-
-
-def test_text_that_looks_like_a_number_stays_text():
-    assert to_overrides(["--model", "123"], COLLECT) == ['+policy_model_name="123"']
+    assert pairs("--limit", "1", "--limit", "2") == {"limit": 2}
 
 
 def test_selectors_stand_for_configuration_files(workspace):
     config = Path("resources_servers/mine/configs/mine.yaml")
     config.parent.mkdir(parents=True)
     config.touch()
-    assert to_overrides(["--resources-server", "mine"], COLLECT) == [f"+config_paths=[{config}]"]
+    assert pairs("--resources-server", "mine") == {"config_paths": [str(config)]}
 
 
-@given(st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1))
-def test_the_override_grammar_reads_quoted_text_back(text):
-    parsed = OverridesParser.create().parse_override(f"+key={quote(text)}").value()
-    assert (parsed, type(parsed)) == (text, str)
+@given(st.text(min_size=1))
+@example("123")
+@example("null")
+@example("a, b")
+@example("{a: 1}")
+@example('say "hi" \\')
+@example("two\nlines")
+@example("Grüße, 世界")
+def test_text_stays_as_it_was_typed(text):
+    assert pairs("--model", text) == {"policy_model_name": text}
+    assert pairs(f"--model={text}") == {"policy_model_name": text}
+
+
+def test_bare_files_join_those_of_a_flag(workspace):
+    typed = read_arguments(["-i", "a.jsonl", "b.jsonl", "+tui=true"], by_name()["viewer"].flags)
+    assert with_files(typed, "jsonl_fpath", as_list=True) == Arguments(
+        {"jsonl_fpath": ["a.jsonl", "b.jsonl"]}, ("+tui=true",), typed.typed
+    )
+    assert with_files(typed, "jsonl_fpath", as_list=False).pairs == {"jsonl_fpath": "a.jsonl,b.jsonl"}
+
+
+def test_files_in_brackets_and_bare_ones_are_not_mixed(workspace):
+    typed = Arguments(overrides=("+jsonl_fpath=[a.jsonl]", "b.jsonl"))
+    with pytest.raises(UsageError, match="files are given in two ways"):
+        with_files(typed, "jsonl_fpath", as_list=True)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +96,7 @@ def test_the_override_grammar_reads_quoted_text_back(text):
 )
 def test_a_mistake_in_a_flag_is_explained(typed, message, hint):
     with pytest.raises(UsageError) as caught:
-        to_overrides(typed, COLLECT)
+        read_arguments(typed, COLLECT)
     assert message in str(caught.value)
     assert hint in (caught.value.hint or "")
 

@@ -14,14 +14,15 @@ CONFIG = "resources_servers/calculator/configs/calculator.yaml"
 
 @pytest.fixture
 def hub(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    pytest.importorskip("huggingface_hub", reason="pip install 'rollout-gym[data]'")
     files = {
-        f"owner/name/resolve/main/{name}": content
+        f"owner/name/{name}": content
         for name, content in (("train.jsonl", TRAIN), ("more/x.jsonl", b"{}\n"), ("README.md", b"#"))
     }
     with serving(Hub(files, token="secret")) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
         monkeypatch.setenv("HF_TOKEN", "secret")
-        monkeypatch.setenv("XDG_CACHE_HOME", str(workspace / "cache"))
+        monkeypatch.setenv("HF_HUB_CACHE", str(workspace / "cache"))
         monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
         monkeypatch.delenv("ROLLOUT_GYM_HUB_FOLDER", raising=False)
         yield hub
@@ -31,14 +32,6 @@ def test_a_split_is_downloaded(run, hub):
     ran = run("ng", "dataset", "download", "--repo-id", "owner/name", "--split", "train", "-o", "data/mine.jsonl")
     assert (ran.code, ran.out) == (0, "data/mine.jsonl\n")
     assert Path("data/mine.jsonl").read_bytes() == TRAIN
-
-
-def test_a_transfer_that_breaks_is_resumed(run, hub):
-    hub.faults = ["cut"]
-    ran = run("ng_download_dataset_from_hf", "+repo_id=owner/name", "+split=train", "+output_fpath=a.jsonl")
-    assert ran.code == 0, ran.err
-    assert Path("a.jsonl").read_bytes() == TRAIN
-    assert any(asked[1] for asked in hub.asked)  # the rest was asked for
 
 
 def test_without_a_file_all_jsonl_files_are_downloaded(run, hub):
@@ -53,8 +46,8 @@ def test_without_a_file_all_jsonl_files_are_downloaded(run, hub):
         (("+split=train",), 2, "give either output_fpath or output_dirpath"),
         (("+output_fpath=a",), 2, "name it with artifact_fpath or split"),
         (("+split=train", "+artifact_fpath=x", "+output_fpath=a"), 2, "give one of them"),
-        (("+split=test", "+output_fpath=a"), 1, "the hub has no owner/name/test.jsonl"),
-        (("+split=train", "+output_fpath=a", "+hf_token=wrong"), 1, "with this token"),
+        (("+split=test", "+output_fpath=a"), 1, "could not download owner/name/test.jsonl"),
+        (("+split=train", "+output_fpath=a", "+hf_token=wrong"), 1, "could not download owner/name/train.jsonl"),
     ],
 )
 def test_what_cannot_be_downloaded_is_explained(run, hub, arguments, code, message):
@@ -70,7 +63,6 @@ def upload(run, *arguments):
 
 
 def test_a_file_is_uploaded_under_the_name_of_its_environment(run, hub):
-    pytest.importorskip("huggingface_hub", reason="pip install 'rollout-gym[data]'")
     Path("train.jsonl").write_bytes(TRAIN)
     ran = upload(run, "+split=validation", "+commit_message=Hello")
     assert ran.code == 0, ran.err
@@ -88,7 +80,6 @@ def test_nothing_is_sent_if_the_rows_are_wrong_or_the_token_is(run, hub):
     Path("train.jsonl").write_text("")
     assert "has no rows" in upload(run).err
     Path("train.jsonl").write_bytes(TRAIN)
-    pytest.importorskip("huggingface_hub", reason="pip install 'rollout-gym[data]'")
     ran = upload(run, "+hf_token=wrong")
     assert ran.code == 1
     assert "could not upload to us/Nemotron-RL-math-calculator" in ran.err
@@ -96,7 +87,6 @@ def test_nothing_is_sent_if_the_rows_are_wrong_or_the_token_is(run, hub):
 
 
 def test_a_hub_that_cannot_be_reached_is_explained(run, hub, monkeypatch):
-    pytest.importorskip("huggingface_hub", reason="pip install 'rollout-gym[data]'")
     Path("train.jsonl").write_bytes(TRAIN)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     ran = upload(run)

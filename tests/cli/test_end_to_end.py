@@ -105,6 +105,25 @@ def test_an_earlier_preparation_is_reused_on_request(run):
     assert [r["n"] for r in results()] == [0, 1]
 
 
+def test_two_datasets_can_be_prepared_beside_the_same_results(run, workspace):
+    config = json.loads((workspace / "gym.yaml").read_text())
+    (server,) = config["my_agent"]["responses_api_agents"].values()
+    for dataset in server["datasets"]:
+        dataset |= {"name": f"other {dataset['name']}", "jsonl_fpath": "data/other.jsonl"}
+    (workspace / "other.yaml").write_text(json.dumps(config))
+    (workspace / "data" / "other.jsonl").write_text(json.dumps({**ROW, "n": 70}) + "\n")
+    other = ("+config_paths=[other.yaml]", "+output_jsonl_fpath=results/other.jsonl", "+split=validation")
+    for _ in range(2):
+        assert run("ng_e2e_collect_rollouts", *BASE, "+split=validation", "+overwrite=true").code == 0
+        ran = run("ng_e2e_collect_rollouts", *other, "+overwrite=true")
+        assert ran.code == 0, ran.err
+    assert [r["n"] for r in results()] == [0, 1]
+    assert [json.loads(line)["n"] for line in Path("results/other.jsonl").read_text().splitlines()] == [70]
+    again = run("ng_e2e_collect_rollouts", *other, "+overwrite=true", "+reuse_existing_data_preparation=true")
+    assert again.code == 0
+    assert [json.loads(line)["n"] for line in Path("results/other.jsonl").read_text().splitlines()] == [70]
+
+
 def test_a_split_that_no_dataset_has_is_an_error(run):
     ran = run("ng_e2e_collect_rollouts", *BASE, "+split=train")
     assert ran.code == 1

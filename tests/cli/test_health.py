@@ -81,7 +81,7 @@ def test_the_status_as_json_has_live_values(run, head):
 def test_that_nothing_runs_is_an_answer(run, closed_port):
     ran = run("ng_status", f"+head_server={{host: 127.0.0.1, port: {closed_port}}}")
     assert (ran.code, ran.out) == (0, "No NeMo Gym servers found running.\n")
-    assert ran.err == f"warning: no head server answers at 127.0.0.1:{closed_port}; start the servers with ng_run\n"
+    assert ran.err == f"warning: no head server replies at 127.0.0.1:{closed_port}; start the servers with ng_run\n"
 
 
 def test_that_nothing_runs_is_an_empty_array_in_json(run, closed_port):

@@ -1,10 +1,12 @@
 """``ng_run`` as a real process, with real servers in it."""
 
+import importlib.util
 import json
 import os
 import signal
 import socket
 import sys
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -12,10 +14,10 @@ import pytest
 from omegaconf import OmegaConf
 
 import nemo_gym.cli
-from nemo_gym.cli.gyms import run_async
+from nemo_gym.cli.signals import run_async
 from nemo_gym.global_config import GlobalConfigDictParserConfig
 from nemo_gym.server_utils import get_server_url
-from nemo_gym.servers.isolation import ServerCrashedError
+from nemo_gym.servers.supervision import ServerCrashedError
 from tests.forked_commands import ForkedCommand
 from tests.ports import free_port
 
@@ -184,6 +186,11 @@ def test_a_program_can_host_servers_beside_its_own_work(workspace, parser_config
     helper.poll()
     with urlopen(f"http://127.0.0.1:{head_port}/server_instances") as reply:
         assert [server["process_name"] for server in json.load(reply)] == ["echo"]
+    scrape = HTTPConnection("127.0.0.1", head_port)
+    scrape.request("GET", "/metrics")
+    has_extra = importlib.util.find_spec("prometheus_client") is not None
+    assert scrape.getresponse().status == (200 if has_extra else 501)
+    scrape.close()
     helper.shutdown()
     helper.shutdown()
     helper.poll()
@@ -198,13 +205,15 @@ def test_a_program_is_told_when_its_servers_do_not_start(workspace, parser_confi
     helper.shutdown()
 
 
-def test_a_program_is_told_when_a_server_crashes_later(workspace, parser_config):
+def test_a_program_is_told_when_a_server_can_not_be_kept_running(workspace, parser_config):
     helper = nemo_gym.cli.RunHelper()
-    helper.start(parser_config(add_server("mortal", MORTAL, isolation="process")))
+    config = parser_config(add_server("mortal", MORTAL, isolation="process"))
+    helper.start(config)
     helper.poll()
+    Path("resources_servers/mortal/app.py").write_text(CRASHING)
     with pytest.raises(OSError, match="closed connection"):
         urlopen(f"{get_server_url('mortal')}/die")
-    with pytest.raises(ServerCrashedError, match="exit code 3"):
+    with pytest.raises(ServerCrashedError, match="no luck today"):
         helper.run_forever()
     with pytest.raises(ServerCrashedError):
         helper.poll()

@@ -38,15 +38,15 @@ def test_help_is_recognised_anywhere(word):
 
 def test_help_for_everything_and_for_groups():
     assert read_command_line(["ng", "--help"]) == HelpRequest()
-    assert read_command_line(["ng"]) == HelpRequest(asked=False)
+    assert read_command_line(["ng"]) == HelpRequest(requested=False)
     assert read_command_line(["ng", "env", "-h"]) == HelpRequest(group="env")
-    assert read_command_line(["ng", "env"]) == HelpRequest(group="env", asked=False)
+    assert read_command_line(["ng", "env"]) == HelpRequest(group="env", requested=False)
 
 
 def test_version_is_also_a_flag():
     request = read_command_line(["ng", "--version", "--json"])
     assert isinstance(request, Invocation)
-    assert (request.command.name, request.overrides) == ("version", ("+json=true",))
+    assert (request.command.name, request.arguments.pairs) == ("version", {"json": True})
 
 
 def test_every_command_has_a_group():
@@ -133,3 +133,18 @@ def test_interruption_has_its_own_exit_code(workspace):
                 process.send_signal(signal.SIGINT)
                 out, err = process.communicate()
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
+
+
+def test_ctrl_c_while_modules_load_prints_no_traceback():
+    program = """
+import sys
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "nemo_gym.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from nemo_gym.cli import start_program
+sys.exit(start_program())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")

@@ -1,5 +1,6 @@
 """Help, the reference of commands, and ng_version."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -12,10 +13,15 @@ from pydantic import BaseModel, Field
 
 import nemo_gym
 from nemo_gym import PARENT_DIR
-from nemo_gym.cli.catalogue import page
 from nemo_gym.cli.commands import COMMANDS
-from nemo_gym.cli.manual import DEPENDENCIES, parameters_of, type_text, updated, value_text
+from nemo_gym.cli.manual import DEPENDENCIES, parameters_of, type_text, value_text
 from nemo_gym.errors import ExitCode
+
+_spec = importlib.util.spec_from_file_location("reference_pages", PARENT_DIR / "scripts" / "reference_pages.py")
+assert _spec is not None
+assert _spec.loader is not None
+pages = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(pages)
 
 
 class Inner(BaseModel):
@@ -160,7 +166,7 @@ def test_every_command_is_documented():
 
 def test_the_document_agrees_with_the_table_of_commands():
     document = DOCUMENT.read_text("utf-8")
-    assert document == updated(document), "run: python -m nemo_gym.cli.manual docs/commands.md"
+    assert document == pages.commands_page(document), "run: python scripts/reference_pages.py"
 
 
 def test_exit_codes_are_documented():
@@ -295,7 +301,7 @@ def test_environments_are_listed_with_what_they_need(run):
 
 def test_the_page_of_environments_is_current():
     document = (PARENT_DIR / "docs" / "catalogue.md").read_text("utf-8")
-    assert document == page(), "run: python -m nemo_gym.cli.catalogue docs/catalogue.md"
+    assert document == pages.catalogue_page(), "run: python scripts/reference_pages.py"
 
 
 def test_a_name_after_the_list_shows_one_entry(run):

@@ -11,7 +11,8 @@ def test_an_environment_or_a_benchmark_is_validated_by_name(run):
     report = json.loads(ran.out)
     assert (ran.code, report["valid"]) == (0, True)
     assert report["servers"] == ["calculator", "calculator_simple_agent"]
-    assert run("ng", "env", "validate", "gsm8k").out == "✓ Config is valid.\n"
+    # where the packages of gsm8k are missing, a warning follows: it gets a virtual environment of its own
+    assert run("ng", "env", "validate", "gsm8k").out.startswith("✓ Config is valid.\n")
 
 
 def test_what_is_wrong_is_told_as_json_too(run):
@@ -21,7 +22,7 @@ def test_what_is_wrong_is_told_as_json_too(run):
     ran = run("ng_validate", "+config_paths=[bad.yaml]", "+json=true")
     assert ran.code == 1
     [finding] = json.loads(ran.out)["findings"]
-    assert (finding["kind"], finding["place"]) == ("error", "x")
+    assert (finding["severity"], finding["place"]) == ("error", "x")
 
 
 def test_an_unknown_name_is_a_slip(run):

@@ -11,9 +11,8 @@ import pytest
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.concurrency import FixedLimit
 from nemo_gym.rollouts.dispatch import Dispatch
-from nemo_gym.rollouts.outcome import Completed, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.progress import Activity, read_activity
+from nemo_gym.rollouts.store.outcome import Completed, Outcome, PlannedRollout
 from nemo_gym.rollouts.tally import Tally
 
 GYMS = {

@@ -67,7 +67,7 @@ def test_one_run_serves_metrics_and_sends_traces_which_can_be_sent_again(
     assert b"sk-secret" not in live
     got.clear()
     again = run("ng_export_traces", "+rollouts=out.jsonl", f"+endpoint={url}")
-    assert (again.code, again.err.strip()) == (0, "2 attempts sent as 12 spans")
+    assert (again.code, again.err.strip()) == (0, "2 attempts sent as 14 spans")
     assert got
 
 
@@ -87,7 +87,8 @@ def test_a_run_is_logged_to_mlflow_without_its_secrets(
     mlflow = pytest.importorskip("mlflow", reason="needs the extra mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (workspace / "store").as_uri()
-    ran = run(*collection(mock_model.base_url, "+limit=2", "+trackers=mlflow", f"+mlflow_uri={uri}", "+steps=true"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    ran = run(*collection(mock_model.base_url, "+limit=2", "+trackers=mlflow", "+steps=true"))
     assert ran.code == 0, ran.err
     assert "not affected" not in ran.err
     client = mlflow.MlflowClient(tracking_uri=uri)
@@ -98,3 +99,11 @@ def test_a_run_is_logged_to_mlflow_without_its_secrets(
     assert "sk-secret" not in json.dumps(logged.to_dictionary())
     kept = {found.path for found in client.list_artifacts(logged.info.run_id)}
     assert {"out.jsonl", "out_steps.jsonl", "out_aggregate_metrics.json", "out_manifest.json"} <= kept
+
+
+def test_an_unknown_tracker_is_refused_before_anything_starts(run: Callable[..., Any], workspace: Path) -> None:
+    refused = run(*collection("http://127.0.0.1:9", "+trackers=[mlfow]"))
+    assert refused.code != 0
+    assert "there is no tracker 'mlfow', only mlflow, tensorboard, wandb" in refused.err
+    assert "Traceback" not in refused.err
+    assert not (workspace / "out.jsonl").exists()

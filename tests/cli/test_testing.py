@@ -34,7 +34,7 @@ def test_a_failing_test_is_reported_with_pytests_exit_code(run):
     ran = run("ng_test", "+entrypoint=responses_api_agents/broken")
     assert ran.code == 1
     assert "1 failed" in ran.out
-    assert "responses_api_agents/broken: failed; to investigate: cd " in ran.err
+    assert "responses_api_agents/broken: failed; to investigate: cd " in ran.out
 
 
 def test_a_server_without_tests_is_told_apart(run):
@@ -42,7 +42,7 @@ def test_a_server_without_tests_is_told_apart(run):
     (folder / "tests/test_empty.py").unlink()
     ran = run("ng_test", "+entrypoint=responses_api_agents/empty")
     assert ran.code == 5
-    assert "responses_api_agents/empty: no tests; " in ran.err
+    assert "responses_api_agents/empty: no tests; " in ran.out
 
 
 def test_the_folder_under_test_can_be_imported(run):
@@ -68,14 +68,14 @@ def test_each_problem_of_the_example_data_is_named(run):
     ran = run("ng_test", "+entrypoint=resources_servers/bad", "+should_validate_data=true")
     assert ran.code == 1
     data = Path.cwd() / folder / "data"
-    assert ran.err.splitlines() == [
-        f"error: {data}/example.jsonl has 4 rows, not 5",
+    assert ran.out.splitlines()[-4:] == [
+        f"  error: {data}/example.jsonl: has 4 rows, not 5",
+        f"  error: {data}/example_rollouts.jsonl: is missing; run ng_collect_rollouts on data/example.jsonl",
         (
-            f'error: {data}/example_metrics.json has "Number of examples": 3, not 5;'
+            f'  error: {data}/example_metrics.json: has "Number of examples": 3, not 5;'
             " run ng_prepare_data with +mode=example_validation"
         ),
-        f"error: {data}/example_rollouts.jsonl is missing; run ng_collect_rollouts on data/example.jsonl",
-        f"error: {data}/train_metrics_conflict.json is an unresolved conflict; compare it and delete it",
+        f"  error: {data}/train_metrics_conflict.json: is an unresolved conflict; compare it and delete it",
     ]
 
 
@@ -85,7 +85,7 @@ def test_metrics_that_are_no_json_are_a_problem(run):
     (folder / "data/example_metrics.json").write_text("{")
     ran = run("ng_test", "+entrypoint=resources_servers/bad", "+should_validate_data=true")
     assert ran.code == 1
-    assert "example_metrics.json is not JSON (" in ran.err
+    assert "example_metrics.json: is not JSON (" in ran.out
 
 
 def test_only_resources_servers_have_example_data(run):
@@ -131,7 +131,7 @@ def test_all_servers_are_tested_and_summed_up(test_all):
     assert "responses_api_agents/good    passed" in ran.out
     assert "responses_api_agents/broken  failed" in ran.out
     assert "1 of 2 passed (50%)" in ran.out
-    assert "warning: not tested, because there is no README.md: responses_api_agents/hidden" in ran.err
+    assert "warning: responses_api_agents/hidden: not tested; write a README.md" in ran.out
 
 
 def test_shards_divide_the_servers(test_all):
@@ -157,7 +157,7 @@ def test_bad_example_data_fails_the_server(test_all):
     ran = test_all()
     assert ran.code == 1
     assert "bad data" in ran.out
-    assert "example.jsonl is missing; write five tasks" in ran.err
+    assert "example.jsonl: is missing; write five tasks" in ran.out
 
 
 def test_without_an_entrypoint_all_servers_are_tested(run):

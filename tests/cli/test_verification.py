@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.cli.verification import needed, select_servers, verifiers_of
+from nemo_gym.api.verifying import needed, select_servers, verifiers_of
 from nemo_gym.errors import ConfigError
 
 VERIFIER = """\
@@ -110,6 +110,8 @@ def test_failures_are_told_and_can_be_tried_again(run):
 def test_the_advice_about_an_output_that_is_taken_works(run):
     save("good", "bad")
     assert run(*COMMAND).code == 0
+    verified = Path("results/new.jsonl")
+    verified.write_bytes(verified.read_bytes().splitlines(keepends=True)[0])
     ran = run(*COMMAND)
     assert ran.code == 1
     advised = re.findall(r"add (\+[a-z_]+=true)", ran.err)

@@ -123,10 +123,13 @@ def test_the_head_server_can_be_elsewhere(parse: Parse) -> None:
     assert config.disallowed_ports == [12000]
 
 
-def test_half_an_address_of_the_head_server_is_refused(failure: Failure) -> None:
-    error = failure("+head_server.port=12000")
-    assert str(error) == "command line: head_server -> host: Field required"
-    assert error.hint == "give both host and port: '+head_server={host: 127.0.0.1, port: 11000}'"
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [("+head_server.port=12000", "127.0.0.1 12000"), ("+head_server.host=0.0.0.0", "0.0.0.0 11000")],
+)
+def test_half_an_address_of_the_head_server_is_completed(parse: Parse, given: str, address: str) -> None:
+    head = parse(given).head_server
+    assert f"{head.host} {head.port}" == address
 
 
 @pytest.mark.parametrize(

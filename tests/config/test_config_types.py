@@ -130,5 +130,5 @@ def test_errors_carry_their_hint_and_survive_pickling() -> None:
 
 def test_every_named_error_is_a_config_error() -> None:
     errors = [value for name, value in vars(config_types).items() if name.endswith("Error")]
-    assert len(errors) == 9
+    assert len(errors) == 13
     assert all(issubclass(error, ConfigError) for error in errors)

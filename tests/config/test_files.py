@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_gym.config.locate import find_env_file
 from nemo_gym.config.sources import load_yaml
 from nemo_gym.errors import ConfigError
 
@@ -83,3 +84,21 @@ def test_a_directory_is_no_file(work_dir: Path) -> None:
 def test_secrets_never_appear_in_an_error(write: Write, value: str) -> None:
     error = error_of(write("env.yaml", f"policy_api_key: {value}\n"))
     assert "hunter2" not in f"{error} {error.hint}"
+
+
+def test_an_env_file_of_the_installation_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    installation, here = tmp_path / "installation", tmp_path / "here"
+    for folder in (installation, here):
+        folder.mkdir()
+    (installation / "env.yaml").write_text("a: 1\n")
+    monkeypatch.setattr("nemo_gym.config.locate.INSTALL_DIR", installation)
+    monkeypatch.chdir(here)
+    with caplog.at_level("INFO"):
+        assert find_env_file() == installation / "env.yaml"
+        assert f"using {installation / 'env.yaml'} of the installation" in caplog.text
+        caplog.clear()
+        (here / "env.yaml").write_text("a: 2\n")
+        assert find_env_file() == here / "env.yaml"
+    assert not caplog.text

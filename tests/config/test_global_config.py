@@ -172,10 +172,9 @@ def test_the_tracker_gets_the_masked_configuration(write: Write, work_dir: Path)
     write("wandb.py", "run = None\ndef init(**arguments):\n    return arguments\n")
     write("pyproject.toml", "")
     script = (
-        "import json, nemo_gym\n"
+        "import json, os, nemo_gym\n"
+        "os.environ.pop('WANDB_DIR', None)\n"
         "from nemo_gym import global_config\n"
-        "from pathlib import Path\n"
-        "global_config.RESULTS_DIR = Path('results')\n"
         f"global_config.set_global_config_dict(global_config.OmegaConf.create({WANDB!r}))\n"
         "print(json.dumps(global_config.get_wandb_run()))\n"
     )
@@ -183,7 +182,7 @@ def test_the_tracker_gets_the_masked_configuration(write: Write, work_dir: Path)
     assert json.loads(done.stdout) == {
         "project": "p",
         "name": "n",
-        "dir": "results/wandb",
+        "dir": str(work_dir / "results" / "wandb"),
         "config": {**WANDB, "wandb_api_key": "****"},
     }
 

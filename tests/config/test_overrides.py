@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from nemo_gym.config.overrides import parse_overrides
-from nemo_gym.errors import ConfigError, MalformedConfigPathsError
+from nemo_gym.config.parse import parse_config
+from nemo_gym.errors import ConfigError, MalformedConfigPathsError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_special_characters_recommend_a_quoted_value() -> None:
 
 @pytest.mark.parametrize("argument", ["db@package=1", "+group/option=1", "+=1"])
 def test_config_groups_are_no_keys(argument: str) -> None:
-    assert "has no dotted key" in str(error_of(argument))
+    assert "does not set a dotted key" in str(error_of(argument))
 
 
 @pytest.mark.parametrize(
@@ -153,6 +155,64 @@ def test_parsing_leaves_no_files_behind(work_dir: Path, parse: Callable[..., Any
     assert list(work_dir.iterdir()) == []
 
 
+VALUES = [
+    "say \"hi\" to 'them' \\",
+    "a, b",
+    "{a: 1}",
+    "[x",
+    "two\nlines\ttab",
+    "Grüße, 世界 🎉",
+    "null",
+    "007",
+    "1e5",
+    "",
+    "-x",
+    "=",
+    7,
+    0.7,
+    True,
+    None,
+    ["a,b", {"c": "}"}],
+    {"k": "v, w"},
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_pair_keeps_its_value(value: Any, parse: Callable[..., Any]) -> None:
+    given = parse_config(pairs={"a.b": value}).config
+    assert OmegaConf.to_container(given)["a"] == {"b": value}
+
+
+def test_pairs_name_files_and_nest_by_dots(write: Callable[..., Path]) -> None:
+    write("x, [y].yaml", "free: 1\nother: 2\n")
+    config = parse_config(
+        pairs={"config_paths": ["x, [y].yaml"], "free": "5", "params.temperature": 0.7, "params.seed": 1}
+    ).config
+    assert (config.free, config.other, config.params) == ("5", 2, {"temperature": 0.7, "seed": 1})
+
+
+def test_overrides_add_to_pairs_and_replace_them_with_two_pluses() -> None:
+    pairs = {"a": {"b": 1}, "limit": 3}
+    assert parse_overrides(["+a.c=2", "++limit=4"], pairs) == {"a": {"b": 1, "c": 2}, "limit": 4}
+    assert pairs == {"a": {"b": 1}, "limit": 3}
+    with pytest.raises(ConfigError, match="'limit' is given more than once"):
+        parse_overrides(["+limit=4"], pairs)
+
+
+def test_a_pair_may_refer_to_another_key() -> None:
+    assert parse_config(pairs={"a": "${b}/v1", "b": "http://x"}).config.a == "http://x/v1"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [("${b", "malformed ${...} expression"), (object(), "is not text, a number, a list")]
+)
+def test_a_value_that_no_configuration_can_hold_is_refused_with_its_key(value: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(pairs={"a.b": value})
+    assert str(caught.value).startswith("command line: the value of 'a.b'")
+    assert message in str(caught.value)
+
+
 words = st.from_regex(r"[a-z_]{1,8}", fullmatch=True).filter(
     lambda word: word not in {"null", "true", "false", "nan", "inf"}
 )
@@ -175,3 +235,9 @@ def test_flat_values_survive_the_command_line(values: dict[str, Any]) -> None:
 @given(st.lists(st.tuples(words, scalars), min_size=1, max_size=6))
 def test_the_last_double_plus_wins(pairs: list[tuple[str, Any]]) -> None:
     assert parse_overrides([f"++{key}={spelled(value)}" for key, value in pairs]) == dict(pairs)
+
+
+@pytest.mark.parametrize("value", ["7" * 5000, "[" * 5000 + "]" * 5000, "{a:" * 3000 + "1" + "}" * 3000])
+def test_a_value_that_no_parser_takes_is_a_mistake_and_not_a_crash(value: str) -> None:
+    with pytest.raises(UsageError, match="nested too deeply or too long a number"):
+        parse_overrides([f"+x={value}"])

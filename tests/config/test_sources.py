@@ -26,13 +26,18 @@ def test_later_files_win_and_mappings_are_united(write: Write, parse: Parse) -> 
     assert config.list == [4]
 
 
-def test_an_included_file_overrides_the_one_that_includes_it(write: Write, parse: Parse) -> None:
+def test_a_file_overrides_the_files_that_it_includes_at_any_depth(
+    write: Write, parse: Parse, caplog: pytest.LogCaptureFixture
+) -> None:
     write("a.yaml", {"config_paths": ["c.yaml"], "x": "a", "y": "a"})
     write("b.yaml", {"y": "b"})
-    write("c.yaml", {"x": "c", "y": "c"})
-    config = parse("+config_paths=[a.yaml,b.yaml]")
-    assert (config.x, config.y) == ("c", "c")
-    assert config.config_paths == ["a.yaml", "b.yaml", "c.yaml"]
+    write("c.yaml", {"config_paths": ["d.yaml"], "x": "c", "y": "c", "z": {"one": "c"}})
+    write("d.yaml", {"x": "d", "z": {"one": "d", "two": "d"}})
+    with caplog.at_level(logging.INFO):
+        config = parse("+config_paths=[a.yaml,b.yaml]")
+    assert (config.x, config.y, config.z) == ("a", "b", {"one": "c", "two": "d"})
+    assert config.config_paths == ["d.yaml", "c.yaml", "a.yaml", "b.yaml"]
+    assert "c.yaml sets x, z.one of d.yaml; a.yaml sets x, y of c.yaml" in caplog.text
 
 
 def test_a_file_is_loaded_once_and_the_repetition_is_reported(
@@ -42,8 +47,8 @@ def test_a_file_is_loaded_once_and_the_repetition_is_reported(
     write("b.yaml", {"config_paths": ["./a.yaml"], "x": "b"})
     with caplog.at_level(logging.WARNING):
         config = parse("+config_paths=[a.yaml,b.yaml]")
-    assert config.config_paths == ["a.yaml", "b.yaml"]
-    assert config.x == "b"
+    assert config.config_paths == ["b.yaml", "a.yaml"]
+    assert config.x == "a"
     assert "more than once" in caplog.text
     assert "./a.yaml" in caplog.text
 

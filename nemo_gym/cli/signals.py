@@ -1,8 +1,8 @@
-"""Runs the asynchronous part of a command, stops it on signals, and gives it the Gym it needs.
+"""Runs the asynchronous part of a command, and stops it on signals.
 
-The first SIGINT or SIGTERM asks the work to end: a collection finishes the rollouts that run, anything else is
-cancelled and cleans up after itself. The second one ends the process; server processes notice that their parent is gone
-and end too.
+The first SIGINT, SIGTERM or SIGHUP (the terminal was closed) asks the work to end: a collection finishes the rollouts
+that run, anything else is cancelled and cleans up after itself. The second one ends the process; server processes
+notice that their parent is gone and end too.
 
 Signal handlers are Python's own and not those of the event loop, which the code of an environment may block. In a
 collection the second signal starts a clock: even if that code swallows cancellation, blocks the loop or hangs in a
@@ -12,51 +12,46 @@ thread, the process ends some seconds later. What was saved by then is intact.
 import asyncio
 import contextlib
 import faulthandler
-import gc
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-from omegaconf import DictConfig
+from typing import Any, Final, Protocol, TypeVar
 
 from nemo_gym.cli import console
-from nemo_gym.config.instances import read_instances
-from nemo_gym.errors import ConfigError, ExitCode
-from nemo_gym.server_utils import ServerClient
+from nemo_gym.errors import ExitCode
+from nemo_gym.io.process import settle_heap
 from nemo_gym.servers.event_loop import new_event_loop
-from nemo_gym.servers.gym import Gym, host_gym
-from nemo_gym.servers.http.connections import close_http_client
-from nemo_gym.servers.isolation import ServerCrashedError
-from nemo_gym.servers.server_client import GymClient
-
-if TYPE_CHECKING:
-    from nemo_gym.rollouts.run import StopSwitch
 
 Result = TypeVar("Result")
-GC_THRESHOLD = 20_000  # new objects between two collections; the default (700 in Python 3.11) suits small programs
 
 
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+class Switch(Protocol):
+    """What a signal presses: the ``StopSwitch`` of a run."""
+
+    def press(self) -> None:
+        """Ask for the run to stop; asking again is more urgent."""
+
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 END_WITHIN_S: Final = 4.0
 _NO_THREADS_S: Final = 3.0  # a later, harder end for code that does not let other threads run
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     """Run to the end on a new event loop."""
-    # What is loaded by now stays alive, and so do rollouts in flight: frequent collections would find no garbage.
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
+    settle_heap()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work)
 
 
 @contextlib.contextmanager
 def _signals_handled(handle: Callable[[int], None], *, stay: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Call a function on SIGINT and SIGTERM while the block runs, and afterwards too if they are to ``stay``."""
-    before = {number: signal.signal(number, lambda number, _: handle(number)) for number in SIGNALS}
+    """Call a function on the signals while the block runs, and afterwards too if they are to ``stay``."""
+    # A command under nohup is meant to survive its terminal.
+    handled = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda number, _: handle(number)) for number in handled}
     try:
         yield
     finally:
@@ -86,7 +81,7 @@ def cancelled_by_signals(task: asyncio.Task[Any], *, announcement: str) -> Itera
 
 
 @contextlib.contextmanager
-def stopped_by_signals(switch: "StopSwitch", *, end_process: bool = True) -> Iterator[None]:
+def stopped_by_signals(switch: Switch, *, end_process: bool = True) -> Iterator[None]:
     """Press the switch on each signal while the block runs. Must be entered inside a running event loop.
 
     With ``end_process`` the second signal also ends the process soon. After a first signal the handlers stay, so that a
@@ -126,50 +121,3 @@ def _end_process_soon(*, at_once: bool) -> None:
     # Code that holds the interpreter's lock keeps our thread from running; this timer works without the lock.
     nowhere = Path(os.devnull).open("w")  # noqa: SIM115 - open as long as the process is
     faulthandler.dump_traceback_later(END_WITHIN_S + _NO_THREADS_S, exit=True, file=nowhere)
-
-
-@contextlib.asynccontextmanager
-async def reach_gym(
-    config: DictConfig, *, serve: bool | None, on_crash: Callable[[], None] = lambda: None
-) -> AsyncIterator[GymClient]:
-    """A client for the Gym. By default the Gym is hosted here if the configuration describes servers.
-
-    If a server process ends meanwhile, ``on_crash`` is called at once, and the error is raised when the context ends.
-    """
-    if serve if serve is not None else bool(read_instances(config)):
-        with crashes_explained("what was saved before is intact; correct the cause and start again"):
-            async with host_gym(config) as gym, _watched(gym, on_crash):
-                yield gym.client
-    else:
-        try:
-            yield ServerClient.load_from_global_config()
-        finally:
-            await close_http_client()
-
-
-@contextlib.contextmanager
-def crashes_explained(hint: str) -> Iterator[None]:
-    """Show the last lines of a crashed server rather than our own traceback."""
-    try:
-        yield
-    except ServerCrashedError as crash:
-        raise ConfigError(str(crash), hint=f"all servers were stopped; {hint}") from None
-
-
-@contextlib.asynccontextmanager
-async def _watched(gym: Gym, on_crash: Callable[[], None]) -> AsyncIterator[None]:
-    async def watch() -> None:
-        try:
-            await gym.watch()
-        except ServerCrashedError:
-            on_crash()
-            raise
-
-    watching = asyncio.create_task(watch())
-    try:
-        yield
-        if watching.done():  # raises the crash, which is more important than the end of the work
-            await watching
-    finally:
-        watching.cancel()
-        await asyncio.wait([watching])

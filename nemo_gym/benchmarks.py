@@ -15,7 +15,7 @@ from typing import Final
 
 from omegaconf import DictConfig
 
-from nemo_gym import PARENT_DIR
+from nemo_gym import INSTALL_DIR
 from nemo_gym.config.datasets import BenchmarkDatasetConfig
 from nemo_gym.config.keys import RESOURCES_SERVERS
 from nemo_gym.config.locate import find_readable
@@ -27,7 +27,7 @@ __all__ = ["BENCHMARKS_DIR", "BenchmarkConfig", "discover_benchmarks", "prepare_
 
 logger = logging.getLogger(__name__)
 
-BENCHMARKS_DIR: Final = PARENT_DIR / "benchmarks"
+BENCHMARKS_DIR: Final = INSTALL_DIR / "benchmarks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,17 @@ class BenchmarkConfig:
     agent_name: str
     dataset: BenchmarkDatasetConfig
     domain: str | None
+
+    @classmethod
+    def from_config_path(cls, path: str | Path, *, strict: bool = True) -> "BenchmarkConfig | None":
+        """The benchmark in a file; None if there is none. Without ``strict``, also if the file is not valid."""
+        file = Path(path)
+        try:
+            return _read_benchmark(file.parent.name, file)
+        except ConfigError:
+            if strict:
+                raise
+            return None
 
     @property
     def num_repeats(self) -> int:
@@ -138,7 +149,7 @@ def _prepare(dataset: BenchmarkDatasetConfig) -> None:
     logger.info("Preparing benchmark %s", dataset.name)
     made = Path(prepare()).absolute()
     # A user's script writes where the command runs; the built-in ones write into the installation.
-    if made not in (Path(dataset.jsonl_fpath).absolute(), PARENT_DIR / dataset.jsonl_fpath):
+    if made not in (Path(dataset.jsonl_fpath).absolute(), INSTALL_DIR / dataset.jsonl_fpath):
         raise ConfigError(
             f"benchmark {dataset.name}: prepare() wrote {made}, but jsonl_fpath is {dataset.jsonl_fpath}",
             hint="make both the same path",

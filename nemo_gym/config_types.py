@@ -1,5 +1,7 @@
 """The types of the configuration, under the names that environment authors import. Defines almost nothing itself."""
 
+from typing import Final
+
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict
 
@@ -13,6 +15,8 @@ from nemo_gym.config.datasets import (
     HuggingFaceIdentifier,
 )
 from nemo_gym.config.servers import (
+    EnvironmentServerInstanceConfig,
+    EnvironmentServerTypeConfig,
     ResourcesServerInstanceConfig,
     ResourcesServerTypeConfig,
     ResponsesAPIAgentServerInstanceConfig,
@@ -25,7 +29,10 @@ from nemo_gym.config.servers import (
     maybe_get_server_instance_config,
 )
 from nemo_gym.errors import (
+    AgentWithoutEnvironmentServerError,
     AlmostServerError,
+    AmbiguousAgentRenameError,
+    AmbiguousEnvironmentServerError,
     ConfigError,
     ConfigMissingValuesError,
     ConfigPathNotFoundError,
@@ -34,6 +41,7 @@ from nemo_gym.errors import (
     MalformedConfigPathsError,
     NoServerInstancesError,
     ServerRefNotFoundError,
+    UnsupportedModelPairingError,
 )
 from nemo_gym.schemas.refs import (
     AgentServerRef,
@@ -41,6 +49,7 @@ from nemo_gym.schemas.refs import (
     BaseRunServerInstanceConfig,
     BaseServerConfig,
     Domain,
+    EnvironmentServerRef,
     ModelServerRef,
     ResourcesServerRef,
     ServerRef,
@@ -48,10 +57,15 @@ from nemo_gym.schemas.refs import (
 from nemo_gym.schemas.rows import AggregateMetrics, AggregateMetricsRequest
 
 __all__ = [
+    "ROLLOUT_PATH_PREFIX",
+    "TOKEN_CAPTURE_PATH_SEGMENT",
     "AgentServerRef",
+    "AgentWithoutEnvironmentServerError",
     "AggregateMetrics",
     "AggregateMetricsRequest",
     "AlmostServerError",
+    "AmbiguousAgentRenameError",
+    "AmbiguousEnvironmentServerError",
     "BaseNeMoGymCLIConfig",
     "BaseRunServerConfig",
     "BaseRunServerInstanceConfig",
@@ -65,6 +79,10 @@ __all__ = [
     "DeleteKeyNotFoundError",
     "DictConfig",
     "Domain",
+    "DownloadJsonlDatasetGitlabConfig",
+    "EnvironmentServerInstanceConfig",
+    "EnvironmentServerRef",
+    "EnvironmentServerTypeConfig",
     "GitlabDatasetSource",
     "GitlabIdentifier",
     "HuggingFaceDatasetSource",
@@ -84,11 +102,16 @@ __all__ = [
     "ServerInstanceConfig",
     "ServerRef",
     "ServerRefNotFoundError",
+    "UnsupportedModelPairingError",
     "WANDBConfig",
     "is_almost_server",
     "is_server_ref",
     "maybe_get_server_instance_config",
 ]
+
+
+ROLLOUT_PATH_PREFIX: Final = "ng-rollout"
+TOKEN_CAPTURE_PATH_SEGMENT: Final = "training-token-capture"  # noqa: S105 - part of a path
 
 
 class BaseNeMoGymCLIConfig(BaseModel):
@@ -108,3 +131,12 @@ class WANDBConfig(BaseModel):
     wandb_project: str | None = None
     wandb_name: str | None = None
     wandb_api_key: str | None = None
+
+
+class DownloadJsonlDatasetGitlabConfig(BaseNeMoGymCLIConfig):
+    """A file of a dataset in a model registry of GitLab, and where to put it."""
+
+    dataset_name: str
+    version: str
+    artifact_fpath: str
+    output_fpath: str

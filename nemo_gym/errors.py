@@ -10,7 +10,11 @@
     │   ├── InheritPathNotFoundError       (ValueError)         ``_inherit_from`` / ``_copy`` of a missing key
     │   ├── DeleteKeyNotFoundError         (KeyError)           ``_delete_key`` of a missing key
     │   ├── NoServerInstancesError         (ValueError)         nothing to run
-    │   └── AlmostServerError              (ValueError)         meant to be a server, but not valid
+    │   ├── AlmostServerError              (ValueError)         meant to be a server, but not valid
+    │   ├── AgentWithoutEnvironmentServerError   (ValueError)   an agent has none, although each must have one
+    │   ├── AmbiguousAgentRenameError      (ValueError)         an agent that a server names was moved to several names
+    │   ├── AmbiguousEnvironmentServerError  (ValueError)       two servers stand for one agent
+    │   └── UnsupportedModelPairingError   (ValueError)         an environment does not take this kind of model server
     └── RolloutError                       one rollout failed: it is recorded as data, the others continue
 
 Any other exception is a bug and ends the program. ``ExitCode`` lists the exit codes of commands.
@@ -27,7 +31,7 @@ class ExitCode(IntEnum):
     OK = 0
     ERROR = 1  # a mistake in the configuration
     USAGE = 2  # a mistake on the command line
-    FAILURES = 3  # finished, but some rollouts failed
+    FAILURES = 3  # some rollouts failed, or something else did after others were saved
     INTERRUPTED = 130
 
 
@@ -43,6 +47,10 @@ class ConfigError(Exception):
         return self.message
 
 
+class UnfinishedRunError(ConfigError):
+    """An error that ended a run after it had saved rollouts."""
+
+
 class UsageError(ConfigError):
     """The command line is wrong; the command did nothing."""
 
@@ -51,7 +59,7 @@ class ConfigPathNotFoundError(ConfigError, FileNotFoundError):
     """A file named by a command or configuration does not exist. The message lists where it was looked for."""
 
 
-class MalformedConfigPathsError(ConfigError, ValueError):
+class MalformedConfigPathsError(UsageError, ValueError):
     """``config_paths`` is not a list of strings."""
 
 
@@ -79,6 +87,22 @@ class AlmostServerError(ConfigError, ValueError):
     """A block is meant to be a server but is not valid."""
 
 
+class AgentWithoutEnvironmentServerError(ConfigError, ValueError):
+    """No environment server stands for an agent, although the configuration demands one for each."""
+
+
+class AmbiguousAgentRenameError(ConfigError, ValueError):
+    """An environment server refers to an agent that was moved to several new names."""
+
+
+class AmbiguousEnvironmentServerError(ConfigError, ValueError):
+    """Several environment servers stand for the agent of a rollout."""
+
+
+class UnsupportedModelPairingError(ConfigError, ValueError):
+    """An environment is used with a kind of model server that it does not take."""
+
+
 class RolloutError(Exception):
     """One rollout failed. It is classified once, recorded, and never ends the run."""
 
@@ -89,8 +113,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three known names that resemble the given one, the most similar first."""
-    return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
+    """Up to three known names that resemble the given one, the most similar first, or that have it as a part."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    return close or [one for one in names if name in one.split("_")][:3]
 
 
 def did_you_mean(name: str, known: Iterable[str], *, available: str) -> str:

@@ -4,11 +4,10 @@ This front door is the only place below the command line that reads ``sys.argv``
 configuration, and it holds the one process-wide cache. The work is done in ``nemo_gym.config``.
 """
 
-import importlib
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -17,24 +16,23 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict
 
-from nemo_gym import RESULTS_DIR
 from nemo_gym.config import addresses, keys
-from nemo_gym.config.interpolation import plain_data
-from nemo_gym.config.locate import find_readable
+from nemo_gym.config.locate import find_env_file, find_readable
 from nemo_gym.config.parse import ParsedConfig, parse_config
-from nemo_gym.config.secrets import MASK, mask_secrets
+from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config.servers import blocks, is_almost_server
-from nemo_gym.config_types import WANDBConfig
 from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     ATTEMPT_INDEX_KEY_NAME,
+    ENVIRONMENT_SERVER_STAMP_KEY_NAME,
     RESPONSE_KEY_NAME,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
     ROLLOUT_ID_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
     TASK_INDEX_KEY_NAME,
+    TASK_SOURCE_KEY_NAME,
 )
 
 logger = logging.getLogger(__name__)
@@ -54,6 +52,10 @@ POLICY_BASE_URL_KEY_NAME: Final = keys.POLICY_BASE_URL
 POLICY_API_KEY_KEY_NAME: Final = keys.POLICY_API_KEY
 POLICY_MODEL_NAME_KEY_NAME: Final = keys.POLICY_MODEL_NAME
 POLICY_MODEL_KEY_NAME: Final = keys.POLICY_MODEL
+RESULTS_DIR_KEY_NAME: Final = keys.RESULTS_DIR
+OBSERVABILITY_ENABLED_KEY_NAME: Final = keys.OBSERVABILITY_ENABLED
+TOKEN_ID_CAPTURE_BLOCK: Final = keys.TOKEN_ID_CAPTURE
+MODEL_CALL_CAPTURE_DIR_KEY_NAME: Final = keys.MODEL_CALL_CAPTURE_DIR
 NEMO_GYM_RESERVED_TOP_LEVEL_KEYS: Final = keys.RESERVED_KEYS
 
 __all__ = [
@@ -63,13 +65,16 @@ __all__ = [
     "CONFIG_PATHS_KEY_NAME",
     "DEFAULT_HOST_KEY_NAME",
     "DISALLOWED_PORTS_KEY_NAME",
+    "ENVIRONMENT_SERVER_STAMP_KEY_NAME",
     "HEAD_SERVER_DEPS_KEY_NAME",
     "HEAD_SERVER_KEY_NAME",
     "HF_TOKEN_KEY_NAME",
+    "MODEL_CALL_CAPTURE_DIR_KEY_NAME",
     "NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME",
     "NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME",
     "NEMO_GYM_LOG_DIR_KEY_NAME",
     "NEMO_GYM_RESERVED_TOP_LEVEL_KEYS",
+    "OBSERVABILITY_ENABLED_KEY_NAME",
     "POLICY_API_KEY_KEY_NAME",
     "POLICY_BASE_URL_KEY_NAME",
     "POLICY_MODEL_KEY_NAME",
@@ -77,10 +82,13 @@ __all__ = [
     "PYTHON_VERSION_KEY_NAME",
     "RESPONSES_CREATE_PARAMS_KEY_NAME",
     "RESPONSE_KEY_NAME",
+    "RESULTS_DIR_KEY_NAME",
     "ROLLOUT_ID_KEY_NAME",
     "ROLLOUT_INDEX_KEY_NAME",
     "SKILLS_REF_KEY_NAME",
     "TASK_INDEX_KEY_NAME",
+    "TASK_SOURCE_KEY_NAME",
+    "TOKEN_ID_CAPTURE_BLOCK",
     "DictConfig",
     "GlobalConfigDictParser",
     "GlobalConfigDictParserConfig",
@@ -90,6 +98,7 @@ __all__ = [
     "get_global_config_dict",
     "get_hf_token",
     "get_wandb_run",
+    "maybe_get_global_config_dict",
     "reset_global_config",
     "set_global_config_dict",
 ]
@@ -116,8 +125,9 @@ class GlobalConfigDictParserConfig(BaseModel):
     skip_load_from_cli: bool = False
     skip_load_from_dotenv: bool = False
     hide_secrets: bool = False
-    # The command line, if it is not ``sys.argv``.
+    # The command line, if it is not ``sys.argv``: overrides as typed, and pairs of dotted keys and plain values.
     overrides: list[str] | None = None
+    pairs: dict[str, Any] = {}
 
 
 class GlobalConfigDictParser:
@@ -134,6 +144,7 @@ class GlobalConfigDictParser:
         arguments = sys.argv[1:] if wanted.overrides is None else wanted.overrides
         return parse_config(
             [] if wanted.skip_load_from_cli else arguments,
+            pairs=wanted.pairs,
             env_path=None if wanted.skip_load_from_dotenv else _env_file(wanted.dotenv_path),
             initial=wanted.initial_global_config_dict,
         )
@@ -156,6 +167,14 @@ def get_global_config_dict(parser_config: GlobalConfigDictParserConfig | None = 
     return _masked(_Cache.config) if hide else _Cache.config
 
 
+def maybe_get_global_config_dict() -> DictConfig | None:
+    """The configuration of this process, if it has one or was given one by its parent. Reads no command line."""
+    text = os.environ.get(keys.CONFIG_DICT_ENV_VAR)
+    if _Cache.config is None and text:
+        _Cache.config = _from_text(text)
+    return _Cache.config
+
+
 def set_global_config_dict(config: DictConfig) -> None:
     """Make a configuration that was built elsewhere the configuration of this process."""
     _Cache.config = config
@@ -166,11 +185,12 @@ def reset_global_config() -> None:
     _Cache.config = None
 
 
-def get_first_server_config_dict(global_config_dict: DictConfig, top_level_path: str) -> DictConfig:
-    """The settings of a server: the block below its type and implementation."""
+def get_first_server_config_dict(global_config_dict: Mapping[Any, Any] | DictConfig, top_level_path: str) -> Any:
+    """The settings of a server: the block below its type and implementation. Takes plain dictionaries too."""
     block = global_config_dict.get(top_level_path)
-    if not isinstance(block, DictConfig):
-        known = [name for name, candidate in blocks(global_config_dict) if is_almost_server(candidate)]
+    if not isinstance(block, DictConfig | Mapping):
+        config = OmegaConf.create(dict(global_config_dict))
+        known = [name for name, candidate in blocks(config) if is_almost_server(candidate)]
         raise ConfigError(
             f"the configuration has no server '{top_level_path}'. "
             + did_you_mean(top_level_path, known, available="Available servers"),
@@ -178,8 +198,7 @@ def get_first_server_config_dict(global_config_dict: DictConfig, top_level_path:
         )
     server_type = next((kind for kind in keys.SERVER_TYPES if kind in block), next(iter(block)))
     implementations = block[server_type]
-    settings: DictConfig = implementations[next(iter(implementations))]
-    return settings
+    return implementations[next(iter(implementations))]
 
 
 def find_open_port(
@@ -188,7 +207,7 @@ def find_open_port(
     port_range_high: int = keys.DEFAULT_PORT_RANGE[1],
 ) -> int:
     """A random free port in the range that is not disallowed."""
-    return addresses.find_open_port(disallowed_ports, low=port_range_low, high=port_range_high)
+    return addresses.choose_port(set(disallowed_ports or ()), ports=(port_range_low, port_range_high), reserved=False)
 
 
 def get_hf_token() -> str | None:
@@ -199,40 +218,13 @@ def get_hf_token() -> str | None:
 
 def get_wandb_run() -> Any:
     """The Weights & Biases run that the configuration asks for, started now if necessary; None if it asks for none."""
-    config = get_global_config_dict()
-    wanted = WANDBConfig.model_validate({name: config.get(name) for name in WANDBConfig.model_fields})
-    given = {name: getattr(wanted, name) for name in ("wandb_project", "wandb_name", "wandb_api_key")}
-    missing = [name for name, value in given.items() if not value]
-    if 0 < len(missing) < len(given):
-        verb = "is" if len(missing) == 1 else "are"
-        logger.warning("no W&B run: %s %s missing; all of %s are needed", " and ".join(missing), verb, ", ".join(given))
-    if missing or wanted.wandb_api_key == MASK:  # a masked configuration was made to be shown, not to be used
-        return None
-    wandb = _import_wandb()
-    if wandb.run is not None:
-        return wandb.run
-    # wandb.init has no parameter for the key.
-    os.environ["WANDB_API_KEY"] = str(wanted.wandb_api_key)
-    folder = RESULTS_DIR / "wandb"
-    folder.mkdir(parents=True, exist_ok=True)
-    return wandb.init(
-        project=wanted.wandb_project, name=wanted.wandb_name, dir=str(folder), config=mask_secrets(plain_data(config))
-    )
+    from nemo_gym.telemetry.wandb_tracker import open_wandb_run  # noqa: PLC0415 - nothing else here needs it
 
-
-def _import_wandb() -> Any:
-    try:
-        return importlib.import_module("wandb")  # heavy and optional
-    except ImportError:
-        raise ConfigError(
-            "'wandb_project', 'wandb_name' and 'wandb_api_key' are set, but wandb is not installed",
-            hint="pip install wandb, or remove one of these keys",
-        ) from None
+    return open_wandb_run(get_global_config_dict())
 
 
 def _env_file(path: Path | None) -> Path | None:
-    found = find_readable(path or keys.ENV_FILE_NAME)
-    return found if found is not None and found.is_file() else None
+    return find_env_file() if path is None else find_readable(path)
 
 
 def _from_text(text: str) -> DictConfig:

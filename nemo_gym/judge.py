@@ -3,7 +3,7 @@
     self._judge = Judge(self.config.judge, self.server_client)
     verdict = await self._judge.ask(question=…, expected=…, answer=…)
 
-A ``JudgeConfig`` says what the judge is asked and how its answer becomes a score; a ``Judge`` asks. A verifier that
+A ``JudgeConfig`` says what the judge's prompt is and how its answer becomes a score; a ``Judge`` asks. A verifier that
 writes its own questions uses ``call_judge``. A judge that can't be reached, or whose answer can't be read, raises a
 ``JudgeError``: the rollout fails and is tried again. A failed judge never becomes a reward of 0.
 """
@@ -18,13 +18,26 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from starlette.responses import JSONResponse
 
+from nemo_gym.conversion.parts import without_reasoning
 from nemo_gym.errors import RolloutError
 from nemo_gym.schemas.chat import NeMoGymChatCompletion
+from nemo_gym.schemas.episodes import REASON_CHARS
 from nemo_gym.schemas.refs import ModelServerRef
 from nemo_gym.schemas.responses import NeMoGymResponse
-from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, NG_FAILURE_CLASS_KEY, FailureClass
-from nemo_gym.servers.faults import first_cause
+from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, MASK_KEY_NAME, NG_FAILURE_CLASS_KEY, FailureClass
 from nemo_gym.servers.http.connections import request_errors
+from nemo_gym.servers.judging import (
+    FENCE,
+    are_marked,
+    fence_for,
+    field_label,
+    is_object,
+    last_label,
+    placed_label,
+    verdict_form,
+    without_labels,
+)
+from nemo_gym.servers.middleware.faults import first_cause
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.verdicts import count_judge, judge_usage
 
@@ -57,7 +70,7 @@ class SwapCheck(BaseModel):
 
 
 class JudgeConfig(BaseModel):
-    """Which model judges, what it is asked, how its answer becomes a score, and how many requests run at once."""
+    """Which model judges, with which prompt, how its answer becomes a score, and how many requests run at once."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
@@ -66,6 +79,7 @@ class JudgeConfig(BaseModel):
     system: str | None = None
     labels: dict[str, float] = Field(min_length=1)
     pattern: str | None = None
+    structured: bool = False  # the endpoint writes JSON by a schema, so the verdict has a field of its own
     swap: SwapCheck | None = None
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     max_concurrent_requests: int = Field(default=16, ge=1)
@@ -97,25 +111,32 @@ class JudgeConfig(BaseModel):
 
     @property
     def fields(self) -> set[str]:
-        """The names of all values that the templates need."""
-        return fields_of(self.prompt) | fields_of(self.system or "")
+        """The names of all values that the templates need from the verifier."""
+        return (fields_of(self.prompt) | fields_of(self.system or "")) - {FENCE}
 
     def messages(self, values: Mapping[str, Any]) -> list[dict[str, str]]:
-        """The question as a conversation. Values are inserted unchanged."""
+        """The question as a conversation. Labels in brackets lose them in values, which are not templates."""
+        values = {FENCE: fence_for(values), **self.quoted(values)}
         system = [{"role": "system", "content": self.system.format_map(values)}] if self.system is not None else []
         return [*system, {"role": "user", "content": self.prompt.format_map(values)}]
 
+    def quoted(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values without labels, so that a judge who quotes them says none."""
+        return {
+            name: without_labels(value, self.labels) if isinstance(value, str) else value
+            for name, value in values.items()
+        }
+
     def label_in(self, text: str) -> str | None:
-        """The last label in the text, or None."""
+        """The label that a reply decides for: in brackets the one at its edge, otherwise the last one; or None."""
+        if self.structured and is_object(text):
+            return field_label(text, self.labels)
         if self.pattern is not None:
             return self._known([_chosen(match) for match in re.finditer(self.pattern, text)])
-        text = _plain_scores(text, self.labels)
-        # The longest label first, so that it is not taken for a shorter one inside it.
-        names = sorted(self.labels, key=len, reverse=True)
-        either = "|".join(f"{_before(name[:1])}{re.escape(name)}{_after(name[-1:])}" for name in names)
-        found = [match for match in re.finditer(either, text, re.IGNORECASE) if not _is_article(match)]
-        # "Not correct" is neither of the labels "correct" and "incorrect", so the judge is asked again.
-        return None if found and _NEGATION.search(text, 0, found[-1].start()) else self._known([m[0] for m in found])
+        if are_marked(self.labels):
+            return placed_label(text, self.labels)
+        last = last_label(text, self.labels)
+        return None if last is None else self._known([last])
 
     def _known(self, found: list[str]) -> str | None:
         """The label that was found last, ignoring case."""
@@ -129,12 +150,16 @@ class JudgeConfig(BaseModel):
 
 
 class Verdict(NamedTuple):
-    """A judge's decision. If it was asked in both orders and contradicted itself, ``label`` is its first answer."""
+    """A judge's decision. If it judged both orders and contradicted itself, ``label`` is its first answer.
+
+    ``injection`` is true if a value contained a label, as an answer does that tries to speak for the judge.
+    """
 
     label: str
     score: float
     texts: tuple[str, ...]
     agrees: bool = True
+    injection: bool = False
 
 
 def fields_of(template: str) -> set[str]:
@@ -156,70 +181,13 @@ def reconcile_orders(config: JudgeConfig, first: Verdict, second: Verdict) -> Ve
     if config.swap.on_disagreement == "error":
         return None
     score = min(scores) if config.swap.on_disagreement == "lowest" else sum(scores) / 2
-    return Verdict(first.label, score, texts, agrees=False)
+    return first._replace(score=score, texts=texts, agrees=False)
 
 
 def _chosen(match: re.Match[str]) -> str:
     """The relevant part of a match: the group ``label``, otherwise the first group, otherwise all of it."""
     named = match.groupdict().get("label")
     return named if named is not None else (match[1] if match.re.groups and match[1] is not None else match[0])
-
-
-_NUMBER: Final = r"\d+(?:[.,]\d+)?"
-# A score with its scale: "7/10", "7 of 10", "7 points (out of 10)".
-_SCORE: Final = re.compile(
-    rf"(?<![\w.,])(?P<score>{_NUMBER})(?:\s*(?:points?|stars?|marks?))?"
-    rf"\s*\(?\s*(?:[/\uff0f\u2044\u2215]|\b(?:out\s+)?of\b)\s*(?:(?:the|a|possible|maximum)\s+)*(?P<scale>{_NUMBER})",
-    re.IGNORECASE,
-)
-# Numbers that are not scores: "on a scale of 1 to 10", "6-8", "a 10-point scale", "5 = excellent".
-_NO_SCORE: Final = re.compile(
-    rf"(?<![\w.,])(?:{_NUMBER}\s*(?:-|\u2013|\bto\b)\s*{_NUMBER}|\d+-(?:point|star)\b|\d+\s*=\s*(?=[^\W\d]))",
-    re.IGNORECASE,
-)
-_FRACTION: Final = re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}")
-_BOX: Final = re.compile(r"\\(?:boxed|text|mathbf)\{([^{}]*)\}")
-_WHOLE: Final = re.compile(r"(?<![\w.,])(\d+)[.,]0+(?![\d.,]*\d)")
-_NEGATION: Final = re.compile(
-    r"(?:(?:\b(?:not|never|nor)|n['\u2019]t)(?:-|\s+(?:\w+ly\s+|an?\s+|the\s+)?)|\b(?:non|un|in)-)\Z", re.IGNORECASE
-)
-
-
-def _plain_scores(text: str, labels: Mapping[str, float]) -> str:
-    """An answer with its scores as plain numbers, and without numbers that are not scores, if labels are numbers."""
-    used = set("".join(labels))
-    text = "".join(character for character in text if character not in "*`" or character in used)
-    if "_" not in used:
-        text = re.sub(r"(?<!\w)_+(?=\w)|(?<=[^\W_])_+(?!\w)", "", text)
-    numbers = [int(label) for label in labels if label.isdecimal()]
-    if not numbers or not used.isdisjoint("/.,-"):
-        return text
-    text = _BOX.sub(r"\1", _FRACTION.sub(r"\1/\2", text.replace("$", "")))
-
-    def score(match: re.Match[str]) -> str:
-        # On a scale that is not that of the labels, a number does not mean what the label means.
-        fits = max(numbers) <= float(match["scale"].replace(",", ".")) < 2 * max(numbers)
-        return match["score"] if fits else ""
-
-    return _NO_SCORE.sub("", _SCORE.sub(score, _WHOLE.sub(r"\1", text)))
-
-
-def _is_article(match: re.Match[str]) -> bool:
-    """Whether a label of one letter was found where that letter is a word: "a good answer"."""
-    return match[0] in ("a", "i") and re.match(r"\s+\w", match.string[match.end() :]) is not None
-
-
-def _before(character: str) -> str:
-    """A pattern for what may come before a label with this first character: not the rest of a word or number."""
-    if character.isdigit():
-        return r"(?<![\w.,])(?<!\s-)(?<!\A-)"
-    return r"\b" if character.isalnum() or character == "_" else ""
-
-
-def _after(character: str) -> str:
-    if character.isdigit():
-        return r"(?!\w|[.,]\d)"
-    return r"\b" if character.isalnum() or character == "_" else ""
 
 
 JUDGE_FAILED: Final = FailureClass.JUDGE_FAILED.value
@@ -275,19 +243,21 @@ class Judge:
         return verdict
 
     async def _decide(self, values: dict[str, Any]) -> Verdict:
-        request = {**self.config.responses_create_params, "input": self.config.messages(values)}
+        form = {"text": verdict_form(self.config.labels)} if self.config.structured else {}
+        request = {**form, **self.config.responses_create_params, "input": self.config.messages(values)}
         text, reason = "", ""
         for _ in range(self.config.max_attempts):
             async with self._slots:  # released between attempts, so that other questions get their turn
                 response = await self._answer(request)
-            text, reason = response.output_text, cut_off(response)
+            text, reason = without_reasoning(response.output_text), cut_off(response)
             # A label in half an answer may be one that the judge was about to reject.
             label = None if reason else self.config.label_in(text)
             if label is not None:
-                return Verdict(label, self.config.labels[label], (text,))
+                injection = self.config.quoted(values) != values
+                return Verdict(label, self.config.labels[label], (text,), injection=injection)
         tries = f" ({self.config.max_attempts} attempts)" if self.config.max_attempts > 1 else ""
         known = ", ".join(map(repr, self.config.labels))
-        found = f"its answer was cut off ({reason})" if reason else f"its answer contains none of the labels {known}"
+        found = f"its answer was cut off ({reason})" if reason else f"its answer decides for none of the labels {known}"
         raise self._error(f"{found}{tries}: {text[-SHOWN:]!r}")
 
     async def _answer(self, request: dict[str, Any]) -> NeMoGymResponse:
@@ -308,12 +278,12 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 
 
-async def every_verdict(*asked: Awaitable[Decision]) -> list[Decision]:
+async def every_verdict(*judged: Awaitable[Decision]) -> list[Decision]:
     """Await several questions at once. If some have no verdict, the first of their errors is raised after all ended.
 
     Questions that were already sent cost money whether or not another one failed, so their usage has to be counted.
     """
-    found = await asyncio.gather(*asked, return_exceptions=True)
+    found = await asyncio.gather(*judged, return_exceptions=True)
     for each in found:
         if isinstance(each, BaseException):
             raise each
@@ -327,12 +297,12 @@ async def call_judge(
     try:
         reply = await server_client.post(server_name=server_name, url_path=url_path, json=json)
         content = await reply.read()
-    except Exception as error:  # whatever a client or a test double raises, there is no answer
+    except Exception as error:  # whatever a client or a test double raises, there is no reply
         raise JudgeError(f"judge {server_name}: {type(error).__name__}: {error}") from error
     answer = _read_answer(server_name, reply, content, response_model)
     if reason := cut_off(answer):
-        said = answer.output_text if isinstance(answer, NeMoGymResponse) else content.decode(errors="replace")
-        raise JudgeError(f"judge {server_name}: its answer was cut off ({reason}): {said[-SHOWN:]!r}")
+        text = answer.output_text if isinstance(answer, NeMoGymResponse) else content.decode(errors="replace")
+        raise JudgeError(f"judge {server_name}: its answer was cut off ({reason}): {text[-SHOWN:]!r}")
     return answer
 
 
@@ -361,10 +331,19 @@ async def reraise_judge_errors(awaitable: Awaitable[Any]) -> Any:
         raise JudgeError(f"{type(error).__name__}: {error}") from error
 
 
+def _failed_verdict(reason: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What says that there is no verdict: to a collector that it is a failure, to all others that it is masked."""
+    failure = {"reward": 0.0, NG_FAILURE_CLASS_KEY: JUDGE_FAILED, JUDGE_ERROR_KEY: reason}
+    given = fields.get("instance_config")
+    instance = {"instance_config": {**given, MASK_KEY_NAME: True}} if isinstance(given, Mapping) else {}
+    masked = {MASK_KEY_NAME: True, "failure_kind": JUDGE_FAILED, "failure_reason": reason[:REASON_CHARS]}
+    return {**failure, **masked, **instance}
+
+
 def judge_failsafe(verify: Handler) -> Handler:
     """Make a ``verify`` handler report a judge's failure as a failed rollout instead of raising.
 
-    The answer contains the fields of the request and says in ``_ng_failure_class`` that there is no verdict. Its
+    The reply contains the fields of the request and says in ``_ng_failure_class`` that there is no verdict. Its
     ``reward`` of 0 is for clients that require one, and is never counted.
     """
 
@@ -376,7 +355,6 @@ def judge_failsafe(verify: Handler) -> Handler:
             given = (*values, *named.values())
             body = next((value for value in given if isinstance(value, BaseModel)), None)
             fields = body.model_dump(mode="json") if body is not None else {}
-            failure = {"reward": 0.0, NG_FAILURE_CLASS_KEY: JUDGE_FAILED, JUDGE_ERROR_KEY: str(error)}
-            return JSONResponse({**fields, **failure, **judge_usage()})
+            return JSONResponse({**fields, **_failed_verdict(str(error), fields), **judge_usage()})
 
     return cast("Handler", verify_or_report)

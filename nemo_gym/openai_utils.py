@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from nemo_gym.conversion.parts import THINK_TAGS, without_reasoning
 from nemo_gym.schemas.chat import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionAssistantMessageForTrainingParam,
@@ -28,6 +29,7 @@ from nemo_gym.schemas.chat import (
     NeMoGymFunctionDefinition,
 )
 from nemo_gym.schemas.items import (
+    HOSTED_CLASSES,
     RESPONSES_TO_TRAIN,
     NeMoGymEasyInputMessage,
     NeMoGymEasyInputMessageForTraining,
@@ -48,9 +50,9 @@ from nemo_gym.schemas.items import (
     NeMoGymResponseReasoningItemForTraining,
     NeMoGymSummary,
     TokenIDLogProbMixin,
+    hosted_class,
 )
 from nemo_gym.schemas.responses import (
-    SPENT,
     NeMoGymFunctionToolParam,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
@@ -58,13 +60,18 @@ from nemo_gym.schemas.responses import (
     NeMoGymResponseOutputTokensDetails,
     NeMoGymResponseUsage,
 )
+from nemo_gym.schemas.rows import SPENT
+from nemo_gym.servers.http.connections import request_errors
 from nemo_gym.servers.models.endpoint import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI
 
 __all__ = [
+    "CHAT_REQUEST_PROVIDER_EXTENSION_FIELDS",
+    "MAX_NUM_TRIES",
     "RATE_LIMIT_ERROR_CODES",
     "REQUIRED_TOKEN_METADATA_FIELDS",
     "RESPONSES_TO_TRAIN",
     "RETRY_ERROR_CODES",
+    "THINK_TAGS",
     "TOKEN_METADATA_FIELDS",
     "NeMoGymAsyncOpenAI",
     "NeMoGymChatCompletion",
@@ -95,6 +102,7 @@ __all__ = [
     "NeMoGymMessageForTraining",
     "NeMoGymResponse",
     "NeMoGymResponseCreateParamsNonStreaming",
+    "NeMoGymResponseFunctionCallOutput",
     "NeMoGymResponseFunctionToolCall",
     "NeMoGymResponseFunctionToolCallForTraining",
     "NeMoGymResponseInput",
@@ -114,19 +122,49 @@ __all__ = [
     "TokenIDLogProbMixin",
     "accumulate_response_usage",
     "add_spent",
-    "final_text",
+    "add_usages",
+    "answer_text",
+    "training_variant_of",
+    "without_reasoning",
 ]
 
 # An item with only some of the required fields can't be trained on.
+MAX_NUM_TRIES: Final = 3
+# The result of a tool call, under the name of newer releases.
+NeMoGymResponseFunctionCallOutput = NeMoGymFunctionCallOutput
+# Options of chat requests that only some providers know.
+CHAT_REQUEST_PROVIDER_EXTENSION_FIELDS: Final = frozenset({"chat_template_kwargs", "thinking", "output_config"})
 REQUIRED_TOKEN_METADATA_FIELDS: Final = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs"})
 TOKEN_METADATA_FIELDS: Final = REQUIRED_TOKEN_METADATA_FIELDS | {"routed_experts"}
 
 
-def final_text(response: NeMoGymResponse) -> str:
-    """The text of the last message; in ``output_text``, remarks between tool calls precede it."""
+def __getattr__(name: str) -> Any:
+    if name in HOSTED_CLASSES:
+        return hosted_class(name)
+    if name == "PermanentEndpointError":
+        return request_errors.PermanentEndpointError
+    raise AttributeError(f"module 'nemo_gym.openai_utils' has no attribute {name!r}")
+
+
+def training_variant_of(kind: type[BaseModel]) -> type[BaseModel] | None:
+    """The class of the same item with its tokens; None if such items are not trained on."""
+    return RESPONSES_TO_TRAIN.get(kind)
+
+
+def answer_text(
+    response: NeMoGymResponse, *, reasoning_tags: tuple[str, str] | None = THINK_TAGS, last_message: bool = False
+) -> str:
+    """What a verifier reads as the answer: the text of all messages, or of the last one, without reasoning.
+
+    With tools, remarks between the calls precede the last message. Reasoning is never the answer: reasoning items are
+    not messages, and what is written between the tags is left out. Without tags, the messages are read as they are.
+    """
     messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
-    content = messages[-1].content if messages else []
-    return "".join(part.text for part in content if isinstance(part, NeMoGymResponseOutputText))
+    texts = [
+        "".join(part.text for part in message.content if isinstance(part, NeMoGymResponseOutputText))
+        for message in (messages[-1:] if last_message else messages)
+    ]
+    return "".join(texts if reasoning_tags is None else [without_reasoning(text, reasoning_tags) for text in texts])
 
 
 def accumulate_response_usage(
@@ -148,6 +186,20 @@ def accumulate_response_usage(
     has_spent = any(SPENT in (usage.model_extra or {}) for usage in (total, additional))
     spent = add_spent(total.model_dump(), additional.model_dump()) if has_spent else {}
     return total.model_copy(update={**sums, **details, **spent}, deep=True)
+
+
+def add_usages(total: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Add two usages. The details of several calls do not add up to anything meaningful and become 0."""
+    if total is None or new is None:
+        return total or new
+    return {
+        "input_tokens": total["input_tokens"] + new["input_tokens"],
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": total["output_tokens"] + new["output_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": total["total_tokens"] + new["total_tokens"],
+        **add_spent(total, new),
+    }
 
 
 def add_spent(total: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import weakref
@@ -32,6 +31,7 @@ from typing import Any, Final, NoReturn, Self
 import orjson
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.child_process import ChildProcess, exit_text
 
 __all__ = ["CallLimitError", "ProcessPool", "WorkerError", "serve"]
 
@@ -52,8 +52,8 @@ class WorkerError(Exception):
 class ProcessPool:
     """Runs ``function`` ("package.module:name", JSON in, JSON out) in at most ``size`` processes.
 
-    ``warm_up`` are arguments of calls made once before the first fork, to fill caches. ``install`` is the hint for a
-    missing package.
+    A call may take ``time_limit_s``, and its process ``memory_mb``. ``warm_up`` are arguments of calls made once before
+    the first fork, to fill caches. ``install`` is the hint for a missing package.
     """
 
     def __init__(
@@ -101,24 +101,24 @@ class ProcessPool:
     def _call(self, request: bytes) -> Any:
         worker = self._take()
         try:
-            answer = worker.ask(request, WAIT_LIMIT_S + self.time_limit_s)
+            reply = worker.request(request, WAIT_LIMIT_S + self.time_limit_s)
         except (EOFError, OSError) as error:
             # The connection only shows that the process has died. Its exit status says why.
             status = self._forks.end(worker)
             if status == -signal.SIGPROF:
                 raise CallLimitError(f"took longer than {self.time_limit_s:g} s") from error
-            raise WorkerError(f"the verifier's process died (exit code {status})") from error
+            raise WorkerError(f"the verifier's process died ({exit_text(status)})") from error
         except BaseException:
-            self._forks.end(worker)  # it may answer late, and the next caller would take that for its own answer
+            self._forks.end(worker)  # it may reply late, and the next caller would take that for its own reply
             raise
-        if "memory" in answer:
+        if "memory" in reply:
             self._forks.end(worker)  # it may still hold most of that memory
             raise CallLimitError(f"needed more than {self._memory_mb} MB of memory")
         with self._lock:
             self._idle.append(worker)
-        if "error" in answer:
-            raise WorkerError(answer["error"])
-        return answer["value"]
+        if "error" in reply:
+            raise WorkerError(reply["error"])
+        return reply["value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +128,12 @@ class _Worker:
     pid: int
     connection: Connection
 
-    def ask(self, request: bytes, limit_s: float) -> dict[str, Any]:
-        self.connection.send_bytes(request)
+    def request(self, arguments: bytes, limit_s: float) -> dict[str, Any]:
+        self.connection.send_bytes(arguments)
         if not self.connection.poll(limit_s):
             raise WorkerError(f"no verdict after {limit_s:g} s: the machine is overloaded, or the verifier is stuck")
-        answer: dict[str, Any] = orjson.loads(self.connection.recv_bytes())
-        return answer
+        reply: dict[str, Any] = orjson.loads(self.connection.recv_bytes())
+        return reply
 
 
 class _ForkServer:
@@ -143,14 +143,14 @@ class _ForkServer:
         self._command = command
         self._install = install
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._socket = socket.socket()
 
     def fork(self) -> _Worker:
         """A fresh worker."""
         ours, theirs = socket.socketpair()
         with self._lock, ours, theirs:
-            if self._process is None or self._process.poll() is not None:
+            if self._process is None or not self._process.running:
                 self._start()
             pid = self._request(b"fork", theirs.fileno())
             return _Worker(pid, Connection(ours.detach()))
@@ -165,10 +165,10 @@ class _ForkServer:
         """End the process."""
         with self._lock:
             self._socket.close()
-            if self._process is not None:
+            if self._process is not None and self._process.running:
                 self._process.kill()
                 self._process.wait()
-                self._process = None
+            self._process = None
 
     def _request(self, request: bytes, *descriptors: int) -> int:
         try:
@@ -182,25 +182,23 @@ class _ForkServer:
         self._socket, theirs = socket.socketpair()
         code = "import sys; from nemo_gym.process_pool import serve; serve(*sys.argv[1:])"
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = ChildProcess(
+                f"the process that starts {self._command[0]}",
                 [sys.executable, "-c", code, str(theirs.fileno()), *self._command],
-                pass_fds=[theirs.fileno()],
-                env=_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                # Ctrl-C must not reach it: the caller finishes running rollouts, which need verdicts.
-                start_new_session=True,
+                environment=_environment(),
+                descriptors=[theirs.fileno()],
             )
         self._socket.settimeout(START_LIMIT_S)
         started = self._socket.recv(4096).decode()
         if started == "ready":
             return
         self._process.wait()
-        kind, _, what = started.partition(" ")
+        kind, _, reason = started.partition(" ")
         if kind == "missing":
-            raise ConfigError(f"the package {what!r} is not installed", hint=self._install)
-        raise WorkerError(f"the verifier can't be started: {what or 'its process died'}")
+            raise ConfigError(f"the package {reason!r} is not installed", hint=self._install)
+        raise WorkerError(
+            f"the verifier can't be started: {reason or f'its process died ({self._process.exit_reason})'}"
+        )
 
 
 def _end_all(forks: _ForkServer, workers: list[_Worker]) -> None:
@@ -210,9 +208,9 @@ def _end_all(forks: _ForkServer, workers: list[_Worker]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
+    passed = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)  # noqa: PTH109 - sys.path holds strings
-    return {**kept, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return {**passed, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def serve(descriptor: str, function: str, memory_mb: str, cpu_s: str, warm_up: str) -> None:
@@ -255,22 +253,22 @@ def _fork(control: socket.socket, descriptor: int, target: Callable[..., Any], m
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _set_limits(memory_mb << 20)
     with contextlib.suppress(EOFError, OSError):
-        _answer_calls(Connection(descriptor), target, cpu_s)
+        _serve_calls(Connection(descriptor), target, cpu_s)
     # Without the interpreter's usual end: it would run exit handlers that the parent registered for itself.
     os._exit(0)
 
 
-def _answer_calls(connection: Connection, target: Callable[..., Any], cpu_s: float) -> NoReturn:
+def _serve_calls(connection: Connection, target: Callable[..., Any], cpu_s: float) -> NoReturn:
     while True:
         arguments = orjson.loads(connection.recv_bytes())
         # Its signal ends the process, even if the caller is gone. Libraries use SIGALRM, but none uses SIGPROF.
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        answer = _answer(target, arguments)
+        reply = _reply_to(target, arguments)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        connection.send_bytes(answer)
+        connection.send_bytes(reply)
 
 
-def _answer(target: Callable[..., Any], arguments: list[Any]) -> bytes:
+def _reply_to(target: Callable[..., Any], arguments: list[Any]) -> bytes:
     try:
         return orjson.dumps({"value": target(*arguments)})
     except MemoryError:

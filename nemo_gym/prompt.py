@@ -4,6 +4,7 @@ import json
 import logging
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pydantic import Field
 from nemo_gym.config.locate import find_readable, readable_candidates
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import replacing
+from nemo_gym.io.yaml_text import read_yaml
 from nemo_gym.rollouts.store.output import check_derived
 from nemo_gym.rollouts.tasks import Message, PromptConfig, conflict, has_input, read_tasks, render, with_prompt
 
@@ -43,11 +45,21 @@ class MaterializePromptsConfig(BaseNeMoGymCLIConfig):
 def load_prompt_config(path: str) -> PromptConfig:
     """Read a template file. A relative path is looked for in the current directory, then in the installation."""
     file = _readable(path, what="prompt config")
+    return _parsed(file, file.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _parsed(file: Path, _changed: int) -> PromptConfig:
+    """The template in a file, read again only after the file has changed."""
     try:
-        content = yaml.safe_load(file.read_text("utf-8"))
+        content = read_yaml(file.read_text("utf-8"))
     except yaml.YAMLError as error:
         raise ConfigError(f"{file} is not valid YAML: {error}") from None
     return PromptConfig.model_validate(content)
+
+
+# For tests, which count how often a file is read.
+load_prompt_config.cache_clear = _parsed.cache_clear  # type: ignore[attr-defined]
 
 
 def fill_prompt(config: PromptConfig, row: dict[str, Any]) -> list[Message]:

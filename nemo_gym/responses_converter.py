@@ -9,23 +9,20 @@ from typing import Any, Final
 
 from pydantic import BaseModel, PrivateAttr, TypeAdapter
 
-from nemo_gym.conversion.chat_answers import (
-    ChatAnswer,
-    Item,
-    ResponseTemplate,
-    answer_of,
-    answer_to_response,
+from nemo_gym.conversion.chat_completions import completion_to_response, message_as_received
+from nemo_gym.conversion.chat_history import (
+    PastReasoning,
+    ResponsesConverterState,
     assistant_to_items,
-    message_as_received,
+    items_to_messages,
     messages_to_items,
-    uuid4,
     with_tokens,
     with_version,
 )
-from nemo_gym.conversion.chat_requests import PastReasoning, ResponsesConverterState, items_to_messages, options_to_chat
-from nemo_gym.conversion.losses import AUDIO_ANSWERED, LossPolicy, OnLoss, Way
+from nemo_gym.conversion.chat_requests import options_to_chat
+from nemo_gym.conversion.losses import COMPLETION_AUDIO, LossPolicy, OnLoss, Way
+from nemo_gym.conversion.new_responses import Item, uuid4
 from nemo_gym.conversion.parts import extract_reasoning, separate_reasoning, wrap_reasoning
-from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -53,7 +50,7 @@ class ReasoningParserError(AssertionError):
 
 
 class ResponsesConverter(BaseModel):
-    """Converts requests to Chat Completions and answers back."""
+    """Converts requests to Chat Completions and completions back."""
 
     return_token_id_information: bool
     # Whether the endpoint returns reasoning beside the content. If not, <think> blocks stay in the content.
@@ -84,43 +81,39 @@ class ResponsesConverter(BaseModel):
         return params
 
     def postprocess_chat_response(self, choice: NeMoGymChoice) -> list[NeMoGymResponseOutputItem]:
-        """The items of one answer; the last one holds the tokens, if they are wanted and available."""
+        """The items of one choice; the last one holds the tokens, if they are wanted and available."""
         return self.postprocess_assistant_message_dict(message_as_received(choice.message))
 
     def postprocess_assistant_message_dict(self, message_dict: Mapping[str, Any]) -> list[NeMoGymResponseOutputItem]:
-        """The items of one assistant message."""
         return _ITEMS.validate_python(self.message_to_items(message_dict))
 
     def chat_completions_messages_to_responses_items(
         self, messages: Iterable[Mapping[str, Any]]
     ) -> list[NeMoGymResponseInputItem]:
-        """A chat history as items."""
         return _ITEMS.validate_python(self.history_to_items(messages))
 
     def chat_completion_to_response(
         self,
-        completion: NeMoGymChatCompletion,
-        params: NeMoGymResponseCreateParamsNonStreaming,
+        responses_create_params: NeMoGymResponseCreateParamsNonStreaming,
+        chat_completion: NeMoGymChatCompletion,
         *,
-        model: str,
+        model: str | None = None,
     ) -> NeMoGymResponse:
-        """The response to a request that was sent as a chat."""
-        asked = {name: getattr(params, name) for name in params.model_fields_set}
-        return NeMoGymResponse.model_validate(self.completion_to_response(completion, asked, model=model))
+        """The response to a request that was sent as a chat; it repeats the settings of the request."""
+        params = responses_create_params
+        request = {name: getattr(params, name) for name in params.model_fields_set}
+        model = model or chat_completion.model
+        return NeMoGymResponse.model_validate(self.completion_to_response(chat_completion, request, model=model))
 
     # As on the wire
 
-    def request_to_chat(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def request_to_chat(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The same request for Chat Completions; what that can't express is logged or refused (``on_loss``)."""
-        options, lost = options_to_chat(asked, keep_strict=self.keep_strict, custom_tools=self.custom_tools)
-        messages = self._messages(asked["input"], lost)
-        if asked.get("instructions") is not None:
-            messages.insert(0, {"role": "system", "content": asked["instructions"]})
+        options, lost = options_to_chat(request, keep_strict=self.keep_strict, custom_tools=self.custom_tools)
+        messages = self._messages(request["input"], lost)
+        if request.get("instructions") is not None:
+            messages.insert(0, {"role": "system", "content": request["instructions"]})
         return {"messages": messages, **options}
-
-    def conversation_to_chat(self, conversation: str | Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The messages for text or for items; what a chat can't express is logged or refused (``on_loss``)."""
-        return self._messages(conversation, ())
 
     def _messages(self, conversation: str | Iterable[Mapping[str, Any]], lost: Sequence[str]) -> list[dict[str, Any]]:
         """The messages; ``lost`` is what else of the request can't be expressed."""
@@ -144,29 +137,17 @@ class ResponsesConverter(BaseModel):
         return with_tokens(items, message) if self.return_token_id_information else items
 
     def history_to_items(self, messages: Iterable[Mapping[str, Any]]) -> list[Item]:
-        """A chat history as items."""
         return messages_to_items(messages, self.message_to_items)
 
     def completion_to_response(
-        self, completion: NeMoGymChatCompletion, asked: Mapping[str, Any], *, model: str
+        self, completion: NeMoGymChatCompletion, request: Mapping[str, Any], *, model: str
     ) -> dict[str, Any]:
         """The response to a request that was sent as a chat."""
-        return self.answer_to_response(answer_of(completion), asked, model=model)
-
-    def answer_to_response(self, answer: ChatAnswer, asked: Mapping[str, Any], *, model: str) -> dict[str, Any]:
-        """The same, from the parts of a completion that a response is made from."""
-        if answer.message.get("audio"):
-            self._losses.check(Way.FROM_CHAT, [AUDIO_ANSWERED])
-        output = self.message_to_items(answer.message)
-        return answer_to_response(answer, output, asked, id=f"resp_{_new_id()}", model=model)
-
-    def answer_to_json(self, answer: ChatAnswer, template: ResponseTemplate) -> bytes:
-        """The same as text, for requests whose responses are alike."""
-        if type(self).answer_to_response is not ResponsesConverter.answer_to_response:
-            return encode_json(self.answer_to_response(answer, template.asked, model=template.model))
-        if answer.message.get("audio"):
-            self._losses.check(Way.FROM_CHAT, [AUDIO_ANSWERED])
-        return template.fill(answer, self.message_to_items(answer.message), id=f"resp_{_new_id()}")
+        message = message_as_received(completion.choices[0].message)
+        if message.get("audio"):
+            self._losses.check(Way.FROM_CHAT, [COMPLETION_AUDIO])
+        output = self.message_to_items(message)
+        return completion_to_response(completion, output, request, id=f"resp_{_new_id()}", model=model)
 
     def _extract_reasoning_from_content(self, content: str) -> tuple[list[str], str]:
         return extract_reasoning(content)
@@ -178,10 +159,10 @@ class ResponsesConverter(BaseModel):
 
 def request_as_sent(params: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any]:
     """A request as a dictionary: only set fields, but items with all their fields, since ``type`` may be a default."""
-    asked = {name: getattr(params, name) for name in params.model_fields_set}
+    request = {name: getattr(params, name) for name in params.model_fields_set}
     if not isinstance(params.input, str):
-        asked["input"] = params.__pydantic_serializer__.to_python(params, include={"input"})["input"]
-    return asked
+        request["input"] = params.__pydantic_serializer__.to_python(params, include={"input"})["input"]
+    return request
 
 
 def _new_id() -> str:

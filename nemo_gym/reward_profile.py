@@ -63,7 +63,6 @@ class RewardProfiler:
         return completion_summary(keys_of(rows, "materialized input"), keys_of(results, "result"))
 
     def rollout_info_from_result(self, result: Record) -> Entry:
-        """The entry of ``rollout_infos`` for one result."""
         builder = MetricsBuilder()
         builder.add(result)
         return rollout_infos(builder.table(), 0, 1)[0]

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
@@ -13,12 +12,9 @@ from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.agents import AgentClient
 from nemo_gym.rollouts.store.saved_lines import OnConflict
+from nemo_gym.rollouts.tally import AgentMetrics
 from nemo_gym.servers.http.connections import close_http_client
-from nemo_gym.servers.server_client import HeadServerUnreachableError
-
-if TYPE_CHECKING:
-    from nemo_gym.rollouts.run_metrics import RunMetrics
-    from nemo_gym.server_utils import ServerClient
+from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +39,7 @@ class Aggregation:
     """The metrics, and the number of rollouts that they cover."""
 
     files: RunFiles
-    metrics: Sequence["RunMetrics"]
+    metrics: Sequence[AgentMetrics]
     rollouts: int
     unreadable: int  # lines that were left out
 
@@ -78,14 +74,14 @@ class RolloutAggregationHelper(BaseModel):
         return Aggregation(RunFiles.of(output), metrics, len(shards), len(shards.unreadable))
 
 
-def connect(head: BaseServerConfig | None = None) -> "ServerClient":
+def connect(head: BaseServerConfig | None = None) -> GymClient:
     """A client for the servers that run elsewhere, found through their head server."""
     from nemo_gym.server_utils import ServerClient  # imports FastAPI, which nothing else here needs
 
     return ServerClient.load_from_global_config(head)
 
 
-def find_gym() -> "ServerClient | None":
+def find_gym() -> GymClient | None:
     """A client for the Gym that is running, if one is."""
     try:
         return connect()

@@ -12,21 +12,19 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
+from nemo_gym.config.environments import Routing
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.telemetry import Telemetry, import_extra, telemetry
-from nemo_gym.export.trackers import Trackers, files_to_keep, off_the_loop, tracking
-from nemo_gym.global_config import get_wandb_run
+from nemo_gym.global_config import get_global_config_dict
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
 from nemo_gym.prompt import load_prompt_config
@@ -42,14 +40,16 @@ from nemo_gym.rollouts.agents import RUN_PATH, AgentClient, Agents, agents_of
 from nemo_gym.rollouts.attempt import AgentAttempt, as_completed, attempt_through
 from nemo_gym.rollouts.concurrency import limit_for
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.outcome import Completed, Outcome
-from nemo_gym.rollouts.plan import PlanSource, PlanSpec, Row, agent_name, resolve_overrides, summary_of
-from nemo_gym.rollouts.run import CollectionRun, Listener, RunControl, StopSwitch, run_collection
-from nemo_gym.rollouts.store.history import AttemptPolicy, read_records, read_saved
+from nemo_gym.rollouts.options import DEFAULT_WINDOW
+from nemo_gym.rollouts.plan import PlanSource, PlanSpec, resolve_overrides
+from nemo_gym.rollouts.run import CollectionRun, RunControl, RunListener, StopSwitch, run_collection
+from nemo_gym.rollouts.store.history import AttemptPolicy, read_saved
+from nemo_gym.rollouts.store.outcome import Completed, Outcome
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
-from nemo_gym.rollouts.store.saved_lines import expand_globs, parse_line, sort_key
-from nemo_gym.rollouts.tally import Budget, Summary
+from nemo_gym.rollouts.store.saved_lines import expand_globs
+from nemo_gym.rollouts.tally import AgentMetrics, Budget, Summary
 from nemo_gym.rollouts.tasks import Shard
+from nemo_gym.schemas.record import Record, Row, read_records
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     ATTEMPT_KEY_NAME,
@@ -60,17 +60,17 @@ from nemo_gym.schemas.rows import (
 )
 from nemo_gym.servers.http.client import get_response_json, raise_for_status
 from nemo_gym.servers.http.connections import close_http_client
+from nemo_gym.servers.server_client import GymClient
 from nemo_gym.skills import load_skill_directory
-
-if TYPE_CHECKING:
-    from nemo_gym.rollouts.run_metrics import RunMetrics
-    from nemo_gym.server_utils import ServerClient
+from nemo_gym.telemetry.listeners import telemetry
+from nemo_gym.telemetry.trackers import TrackedRun
+from nemo_gym.telemetry.wandb_tracker import default_trackers
 
 logger = logging.getLogger(__name__)
 
 
 DEBUG_KEY: Final = "global_aiohttp_client_request_debug"
-Record = dict[str, Any]
+Parameters = TypeVar("Parameters", bound=RolloutCollectionConfig)
 
 __all__ = [
     "NG_FAILURE_CLASS_KEY",
@@ -85,13 +85,14 @@ __all__ = [
 ]
 
 
-class IncompleteResults:
+class IncompleteResults(RunListener):
     """Collects the outcomes of rollouts that did not complete, which are not in the rollout file."""
 
     def __init__(self) -> None:
         self._lines: dict[RolloutKey, bytes] = {}
 
-    def __call__(self, outcomes: Iterable[Outcome]) -> None:
+    def outcomes_saved(self, outcomes: Iterable[Outcome]) -> None:
+        """Note those that did not complete."""
         for outcome in outcomes:
             # A rollout that failed may complete in a later attempt; then it is in the rollout file.
             if isinstance(outcome, Completed):
@@ -109,22 +110,20 @@ class IncompleteResults:
 class RolloutCollectionHelper(BaseModel):
     """Collects the rollouts that a configuration asks for."""
 
-    async def run_from_config(self, config: RolloutCollectionConfig) -> list[Record]:
+    async def run_from_config(self, config: RolloutCollectionConfig) -> list[Row]:
         """Collect, and return all results sorted by key, including earlier, failed and unsaved ones.
 
         Unlike the command, this needs no ``overwrite`` to start from scratch: it moves an existing output aside.
         """
         incomplete = IncompleteResults()
-        async with off_the_loop(trackers_of(config)) as trackers:
-            listener = Telemetry([incomplete, *([trackers.follow] if trackers.all else [])]).listener
-            try:
-                summary = await self.collect(config, listener=listener, lenient=True)
-            finally:
-                await close_http_client()  # a script's event loop may end here, and connections must not outlive it
-            rollouts = summary.files.rollouts if config.upload_rollouts_to_wandb else None
-            trackers.log(summary.metrics, rollouts=rollouts, files=files_to_keep(summary.files, content=bool(rollouts)))
+        try:
+            summary = await self.collect(with_default_trackers(config), listener=incomplete, lenient=True)
+        finally:
+            await close_http_client()  # a script's event loop may end here, and connections must not outlive it
         logger.info("%s", summary.text())
-        return sorted([*read_records(summary.files.rollouts), *incomplete.records()], key=sort_key)
+        completed = [line.record for line in read_records(summary.files.rollouts)]
+        results = sorted([*completed, *map(Record, incomplete.records())], key=Record.sort_key)
+        return [result.with_prompts() for result in results]
 
     async def collect(
         self,
@@ -133,7 +132,7 @@ class RolloutCollectionHelper(BaseModel):
         client: AgentClient | None = None,
         attempt: Attempt | None = None,
         stop: StopSwitch | None = None,
-        listener: Listener | None = None,
+        listener: RunListener | None = None,
         lenient: bool = False,
     ) -> Summary:
         """Collect, and return only a summary; this works for collections of any size.
@@ -143,27 +142,27 @@ class RolloutCollectionHelper(BaseModel):
         """
         gym = client or self.setup_server_client()
         agents = agents_of(gym)
-        source = _source(config, _the_only(agents))
+        source = _source(config, agents)
         run = CollectionRun(
             output=config.output,
             rows=lambda: self._rows(config, source),
-            request=source.request,
+            request=replace(source.request, models=agents.models),
             owed=(lambda: self._load_from_cache(config)[0]) if self._replaces("_load_from_cache") else None,
             resume=config.resume_from_cache,
             resume_mode=config.resume_mode,
             overwrite=config.overwrite or lenient,
             may_be_empty=lenient or config.shard is not None,  # there may be more parts than tasks
             retries=_retries(config),
-            fsync=config.fsync,
             agents=agents.names,
         )
         aggregate = None if config.disable_aggregation else lambda store: self._aggregate(store, gym)
         if attempt is None:
             attempt = self._attempt(gym, config)
-        async with telemetry(config, RunFiles.of(config.output), listener) as monitor:
-            return await run_collection(run, attempt, _control(config, agents, stop, monitor), aggregate)
+        async with telemetry(_tracked(config)) as listeners:
+            control = _control(config, agents, stop, [*listeners, *([listener] if listener is not None else [])])
+            return await run_collection(run, attempt, control, aggregate)
 
-    def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> "ServerClient":
+    def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> GymClient:
         """A client for the servers that run elsewhere, found through their head server."""
         return connect(head_server_config)
 
@@ -172,16 +171,16 @@ class RolloutCollectionHelper(BaseModel):
         examples: Sequence[Row],
         head_server_config: BaseServerConfig | None = None,
         semaphore: asyncio.Semaphore | None = None,
-    ) -> Iterator[Awaitable[tuple[Row, Record]]]:
+    ) -> Iterator[Awaitable[tuple[Row, Row]]]:
         """Run rows and yield an awaitable for each, in order of completion. Errors of a request are raised."""
         client = self.setup_server_client(head_server_config)
 
-        async def run(row: Row) -> Record:
-            response = await client.post(server_name=agent_name(row) or "", url_path=RUN_PATH, json=row)
+        async def run(row: Row) -> Row:
+            response = await client.post(server_name=Record(row).agent or "", url_path=RUN_PATH, json=row)
             if not response.ok and client.global_config_dict.get(DEBUG_KEY):
-                logger.warning("status %d: %s", response.status, json.dumps(summary_of(row), sort_keys=True))
+                logger.warning("status %d: %s", response.status, json.dumps(Record(row).summary(), sort_keys=True))
             await raise_for_status(response)
-            result: Record = await get_response_json(response)
+            result: Row = await get_response_json(response)
             return result
 
         return as_completed(examples, run, semaphore)
@@ -192,19 +191,19 @@ class RolloutCollectionHelper(BaseModel):
 
     def _load_from_cache(
         self, config: RolloutCollectionConfig
-    ) -> tuple[list[Row], list[Row], list[Record], list[list[bytes]]]:
+    ) -> tuple[list[Row], list[Row], list[Row], list[list[bytes]]]:
         """The rows still to run; then, for each result on disk, its row, the result itself, and its text."""
         saved = read_saved(RunFiles.of(config.output), _retries(config))
         return saved.owed, saved.rows, saved.results, [[text] for text in saved.texts]
 
     async def _call_aggregate_metrics(
-        self, results: Sequence[Record], rows: Sequence[Row], output_fpath: Path
+        self, results: Sequence[Row], rows: Sequence[Row], output_fpath: Path
     ) -> Path | None:
         """Have each agent compute the metrics of its results; a result belongs to the agent of its row."""
         from nemo_gym.rollouts.run_metrics import ask_for_metrics, by_agent, write_metrics
 
         ref = AGENT_REF_KEY_NAME
-        groups = by_agent({**result, ref: row.get(ref)} for row, result in zip(rows, results, strict=True))
+        groups = by_agent(Record({**result, ref: row.get(ref)}) for row, result in zip(rows, results, strict=True))
         metrics = await ask_for_metrics(groups, self.setup_server_client()) if groups else []
         if not metrics:
             return None
@@ -222,38 +221,34 @@ class RolloutCollectionHelper(BaseModel):
     def _attempt(self, client: AgentClient, config: RolloutCollectionConfig) -> Attempt:
         if self._replaces("run_examples"):
             return attempt_through(self.run_examples, timeout_s=config.rollout_timeout_s)
-        return AgentAttempt(client, timeout_s=config.rollout_timeout_s)
+        return AgentAttempt(client, timeout_s=config.rollout_timeout_s, patience_s=config.patience_s)
 
-    async def _aggregate(self, store: RolloutStore, client: AgentClient) -> Sequence["RunMetrics"]:
+    async def _aggregate(self, store: RolloutStore, client: AgentClient) -> Sequence[AgentMetrics]:
         if not self._replaces("_call_aggregate_metrics"):
             from nemo_gym.rollouts.run_metrics import aggregate_run
 
             return await aggregate_run(store.files, client)
-        results = sorted(store.completed(), key=sort_key)
+        records = sorted((line.record for line in read_records(store.files.rollouts)), key=Record.sort_key)
+        results = [record.fields for record in records]
         await self._call_aggregate_metrics(results, results, store.files.rollouts)
         return ()
 
 
-def trackers_of(config: RolloutCollectionConfig) -> AbstractContextManager[Trackers]:
-    """The experiment trackers that a collection reports to."""
-    names = config.trackers or ()
-    parameters = mask_secrets(config.model_dump(mode="json"))
-    starts: dict[str, Callable[[], Any]] = {}
-    if "mlflow" in names:
-        module = import_extra("nemo_gym.export.mlflow_tracker", "trackers", extra="mlflow")
-        about = {"experiment": config.mlflow_experiment, "name": config.output.stem}
-        starts["MLflow"] = partial(module.MlflowTracker, config.mlflow_uri, parameters=parameters, **about)
-    if "tensorboard" in names:
-        module = import_extra("nemo_gym.export.tensorboard_tracker", "trackers", extra="tensorboard")
-        folder = module.events_folder(config.output)
-        starts["TensorBoard"] = partial(module.TensorBoardTracker, folder, parameters=parameters)
-    return tracking(get_wandb_run, config.trackers, others=starts)
+def with_default_trackers(config: Parameters) -> Parameters:
+    """The same parameters; if they name no trackers, with those that the configuration of this process asks for."""
+    if config.trackers is not None:
+        return config
+    return config.model_copy(update={"trackers": default_trackers(get_global_config_dict)})
 
 
 # ---- from configuration to values ------------------------------------------------------------------------------------
-def _source(config: RolloutCollectionConfig, default_agent: str | None = None) -> PlanSource:
+def _source(config: RolloutCollectionConfig, agents: Agents | None = None) -> PlanSource:
+    routing = agents.routing if agents is not None else Routing()
     spec = PlanSpec(
-        agent=config.agent_name or default_agent,
+        # An environment server may be named too: its rollouts are those of its agent.
+        agent=routing.agents.get(config.agent_name or "", config.agent_name),
+        routing=routing,
+        default_agent=_the_only(agents) if agents is not None else None,
         repeats=config.num_repeats,
         overrides=resolve_overrides(config.responses_create_params),
         prompt=load_prompt_config(config.prompt_config) if config.prompt_config else None,
@@ -264,11 +259,21 @@ def _source(config: RolloutCollectionConfig, default_agent: str | None = None) -
     return PlanSource(config.input_jsonl_fpath, config.limit, spec)
 
 
+def _tracked(config: RolloutCollectionConfig) -> TrackedRun:
+    return TrackedRun(
+        files=RunFiles.of(config.output),
+        settings=mask_secrets(config.model_dump(mode="json")),
+        options=config,
+        configuration=get_global_config_dict,
+        uploads_rollouts=config.upload_rollouts_to_wandb and config.upload_rollouts,
+    )
+
+
 def _control(
-    config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch | None, monitor: Telemetry
+    config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch | None, listeners: Sequence[RunListener]
 ) -> RunControl:
     return RunControl(
-        limit=limit_for(config.num_samples_in_parallel, window=config.max_in_flight),
+        limit=limit_for(config.num_samples_in_parallel, window=DEFAULT_WINDOW),
         max_failures=config.max_failures,
         budget=_budget(config, agents),
         prices=agents.prices,
@@ -279,8 +284,7 @@ def _control(
         server_usage=agents.processor_usage,
         trace_run=config.trace_run,
         stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
-        listener=monitor.listener,
-        on_start=monitor.on_start,
+        listeners=listeners,
         stream=sys.stderr,
     )
 
@@ -311,9 +315,17 @@ def _expand_input_glob(input_glob: str) -> list[str]:
 
 
 _DEFAULT_MAX_ROLLOUT_ATTEMPTS = DEFAULT_MAX_ROLLOUT_ATTEMPTS
-_get_max_rollout_attempts = max_rollout_attempts
-_rollout_request_debug_summary = summary_of
-loads_jsonl_line = parse_line
+_get_max_rollout_attempts = get_max_rollout_attempts = max_rollout_attempts
+
+
+def _rollout_request_debug_summary(row: Row) -> Row:
+    """What may be logged about a row."""
+    return Record(row).summary()
+
+
+def loads_jsonl_line(line: bytes | str, path: str | Path, line_number: int) -> Row:
+    """The row on a line; an error names the file and the line."""
+    return Record.parse(line, Path(path), line_number).fields
 
 
 def _failures_path_for(output_fpath: Path) -> Path:

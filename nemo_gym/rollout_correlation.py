@@ -1,17 +1,16 @@
-"""Front door: the id of the rollout that a request belongs to. See ``nemo_gym.servers.rollout_scope``."""
+"""Front door: the id of the rollout that a request belongs to. See ``nemo_gym.servers.middleware.rollout_scope``."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nemo_gym.schemas.record import Record
 from nemo_gym.schemas.rows import (
     ATTEMPT_INDEX_KEY_NAME,
     ROLLOUT_ID_KEY_NAME,
-    ROLLOUT_INDEX_KEY_NAME,
-    TASK_INDEX_KEY_NAME,
 )
-from nemo_gym.servers.rollout_scope import (
+from nemo_gym.servers.middleware.rollout_scope import (
     ROLLOUT_ID_PATTERN,
     adopt_path_prefix,
     current_rollout_id,
@@ -31,7 +30,7 @@ __all__ = [
 def maybe_rollout_id_from_run_body(body: Any) -> str | None:
     """The id in a body of ``/run``, or the one that follows from its indices; None if it has neither."""
     given = _fields(body)
-    explicit = given.get(ROLLOUT_ID_KEY_NAME)
+    explicit = given.get(ROLLOUT_ID_KEY_NAME, given.get("capture_rollout_id"))
     if explicit is not None:
         if not isinstance(explicit, str) or not ROLLOUT_ID_PATTERN.match(explicit):
             raise ValueError(
@@ -39,10 +38,8 @@ def maybe_rollout_id_from_run_body(body: Any) -> str | None:
                 "with a letter or a digit first"
             )
         return explicit
-    task, rollout = given.get(TASK_INDEX_KEY_NAME), given.get(ROLLOUT_INDEX_KEY_NAME)
-    if task is None or rollout is None:
-        return None
-    return rollout_id_of(int(task), int(rollout), int(given.get(ATTEMPT_INDEX_KEY_NAME) or 0))
+    key = Record(given).key
+    return None if key is None else rollout_id_of(*key, int(given.get(ATTEMPT_INDEX_KEY_NAME) or 0))
 
 
 def _fields(body: Any) -> Mapping[str, Any]:
@@ -62,7 +59,6 @@ class RolloutContextMiddleware:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] == "http":
             with rollout_context(current_rollout_id()):  # restores the previous id after this request
                 await self.app(adopt_path_prefix(scope), receive, send)

@@ -4,15 +4,14 @@ import os
 from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
 from nemo_gym.io.files import RunFiles
-from nemo_gym.rollouts.options import CollectionOptions
-from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS
-from nemo_gym.rollouts.store.history import parse_max_attempts
+from nemo_gym.rollouts.options import DEFAULT_WINDOW, CollectionOptions
+from nemo_gym.rollouts.store.history import DEFAULT_MAX_ATTEMPTS, parse_max_attempts
 from nemo_gym.rollouts.tasks import Shard
 from nemo_gym.skills import SkillsConfig
 from nemo_gym.steps.steps_file import read_steps
@@ -20,6 +19,7 @@ from nemo_gym.steps.trace_context import run_identity
 
 MAX_ATTEMPTS_VARIABLE: Final = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
 DEFAULT_MAX_ROLLOUT_ATTEMPTS: Final = DEFAULT_MAX_ATTEMPTS
+OUTPUT_DESCRIPTION: Final = "File for the rollouts; the other files of the run go beside it."
 
 
 def max_rollout_attempts() -> int:
@@ -30,20 +30,22 @@ def max_rollout_attempts() -> int:
 class SharedRolloutCollectionConfig(CollectionOptions, BaseNeMoGymCLIConfig):
     """The options that all ways of collecting rollouts share."""
 
-    output_jsonl_fpath: str = Field(description="File for the rollouts; the other files of the run go beside it.")
+    output_jsonl_fpath: str = Field(description=OUTPUT_DESCRIPTION)
     num_samples_in_parallel: int | Literal["auto"] | None = Field(
         None,
-        description="Maximum rollouts at once; auto: adapt to the endpoint; null or 0: at most max_in_flight.",
+        description=f"Maximum rollouts at once, over all workers; auto: adapt to the endpoint, up to {DEFAULT_WINDOW}; "
+        f"null or 0: {DEFAULT_WINDOW}.",
     )
     responses_create_params: dict[str, Any] = Field(
         default_factory=dict, description="Parameters of the model request that override those of the rows."
     )
     upload_rollouts_to_wandb: bool = Field(True, description="Upload the rollouts if a W&B run is configured.")
+    upload_rollouts: bool = Field(True, exclude=True, description="The same, under the name of newer releases.")
     disable_aggregation: bool = Field(
         False, description="Do not compute metrics; for shards that are aggregated later."
     )
     rollout_collection_driver: str | None = Field(
-        None, description="module.path:function that replaces the built-in collection (end-to-end only)."
+        None, description="module.path:function that replaces the built-in collection."
     )
 
     @property
@@ -75,6 +77,12 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
     resume_from_cache: bool = Field(False, description="Continue an earlier run with the same output.")
     prompt_config: str | None = Field(None, description="YAML file with a prompt template for the input.")
     skills: SkillsConfig | None = Field(None, description="Folder of skills for the agents: {path: …}.")
+
+    @model_validator(mode="after")
+    def _starts_over_or_continues(self) -> Self:
+        if self.overwrite and self.resume_from_cache:
+            raise ValueError("overwrite starts over and resume_from_cache continues an earlier run: choose one of them")
+        return self
 
     @field_validator("num_repeats", mode="before")
     @classmethod

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.yaml_text import read_yaml
 
 SKILL_FILE = "SKILL.md"
 FENCE = "---"
@@ -92,7 +93,7 @@ def _front_matter(path: Path) -> dict[str, Any]:
     if opening.strip() or not closing:
         raise SkillError(f"{path}: no front matter", hint=f"start the file with {FENCE}, name: …, {FENCE}")
     try:
-        matter = yaml.safe_load(front)
+        matter = read_yaml(front)
     except yaml.YAMLError as error:
         raise SkillError(f"{path}: the front matter is not YAML: {error}") from None
     if not isinstance(matter, dict):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
 from nemo_gym.data.agent_datasets import Mode, Render, datasets_in_scope
-from nemo_gym.data.prepare import Options, Preparation, prepare
+from nemo_gym.data.prepare import Preparation, PreparationOptions, prepare_datasets
 from nemo_gym.prompt import apply_prompt_to_row, load_prompt_config
 
 __all__ = ["TrainDataProcessor", "TrainDataProcessorConfig"]
@@ -29,6 +29,10 @@ class TrainDataProcessorConfig(BaseNeMoGymCLIConfig):
         default=False, description="Replace metrics of an earlier preparation that no longer match the data"
     )
     skip_invalid: bool = Field(default=False, description="Leave out invalid samples instead of refusing the data")
+    task_data_validation: Literal["off", "warn", "error", "auto"] = Field(
+        default="auto",
+        description="Rows that do not fit their server's task_data.py; auto: refuse examples, warn about other data",
+    )
 
 
 class TrainDataProcessor:
@@ -44,7 +48,7 @@ class TrainDataProcessor:
         )
         parameters = TrainDataProcessorConfig.model_validate(values)
         token = config.get("hf_token")
-        options = Options(
+        options = PreparationOptions(
             output=Path(parameters.output_dirpath),
             template=_template,
             may_download=parameters.should_download,
@@ -52,8 +56,15 @@ class TrainDataProcessor:
             token=str(token) if token else None,
             overwrite_conflicts=parameters.overwrite_metrics_conflicts,
             skip_invalid=parameters.skip_invalid,
+            task_data=_task_data(parameters),
         )
-        return prepare(datasets_in_scope(config, Mode(parameters.mode)), options)
+        return prepare_datasets(datasets_in_scope(config, Mode(parameters.mode)), options)
+
+
+def _task_data(parameters: TrainDataProcessorConfig) -> Literal["off", "warn", "error"]:
+    if parameters.task_data_validation != "auto":
+        return parameters.task_data_validation
+    return "error" if parameters.mode == "example_validation" else "warn"
 
 
 _KEYS = tuple(TrainDataProcessorConfig.model_fields)

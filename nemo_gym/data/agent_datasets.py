@@ -4,10 +4,9 @@ A sample is a JSON object whose ``responses_create_params`` is a complete reques
 through its prompt template; without one, they may leave the input out, and a template is given when they are collected.
 
 A download arrives complete or not at all. A folder on disk with the layout of a Hugging Face repository works like a
-repository on the hub, for machines without a network. The libraries for downloads are imported only for downloads.
+repository on the hub, for machines without a network.
 """
 
-import importlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,9 +18,12 @@ from typing import Any, Final, Literal, Never
 from omegaconf import DictConfig
 from pydantic import ValidationError
 
+from nemo_gym.config.addresses import server_settings, server_type
 from nemo_gym.config.datasets import BenchmarkDatasetConfig, DatasetConfig, HuggingFaceIdentifier
-from nemo_gym.config.keys import RESPONSES_API_AGENTS
+from nemo_gym.config.environments import routing_of
+from nemo_gym.config.keys import RESOURCES_SERVERS, RESPONSES_API_AGENTS
 from nemo_gym.config.servers import blocks, maybe_get_server_instance_config
+from nemo_gym.data.hub import data_library, fetch_hub_file
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import replacing
 from nemo_gym.io.json import to_json
@@ -54,6 +56,7 @@ class AgentDataset:
 
     agent: str
     config: DatasetConfig | BenchmarkDatasetConfig
+    environment: str | None = None  # the folder of the resources server whose tasks they are
 
     @property
     def path(self) -> Path:
@@ -62,7 +65,6 @@ class AgentDataset:
 
     @property
     def metrics_path(self) -> Path:
-        """The metrics of the data."""
         return self.path.with_name(f"{self.path.stem}_metrics.json")
 
     @property
@@ -85,14 +87,31 @@ def datasets_in_scope(config: DictConfig, mode: Mode) -> list[AgentDataset]:
 
 
 def _datasets(config: DictConfig) -> Iterator[AgentDataset]:
+    agents = routing_of(config).sources
     for name, block in blocks(config):
-        if RESPONSES_API_AGENTS not in block:
+        if RESPONSES_API_AGENTS not in block and RESOURCES_SERVERS not in block:
             continue
         server, error = maybe_get_server_instance_config(name, block)
-        if error is not None:
+        if error is not None and RESPONSES_API_AGENTS in block:
             raise ConfigError(f"agent '{name}' is not valid: {_first_problem(error)}", hint="correct its configuration")
         for dataset in (server.datasets if server is not None else None) or ():
-            yield AgentDataset(name, dataset)
+            agent = dataset.agent or agents.get(name)
+            if agent is None or agents.get(agent) != agent:
+                raise ConfigError(
+                    f"dataset '{dataset.name}' of '{name}': it is not clear which agent runs it",
+                    hint="name it in the dataset, as 'agent: <instance>', or list the dataset under the agent",
+                )
+            yield AgentDataset(agent, dataset, environment_folder(config, name))
+
+
+def environment_folder(config: DictConfig, name: str) -> str | None:
+    """The implementation of a resources server, or of the one that an agent refers to."""
+    kind = server_type(config, name)
+    if kind == RESOURCES_SERVERS:
+        return str(next(iter(config[name][kind])))
+    referred = server_settings(config, name).get("resources_server")
+    target = referred.get("name") if isinstance(referred, DictConfig) else None
+    return environment_folder(config, target) if target and server_type(config, target) == RESOURCES_SERVERS else None
 
 
 def backend_of(dataset: AgentDataset, preferred: Backend) -> Backend | None:
@@ -124,42 +143,23 @@ def download(dataset: AgentDataset, backend: Backend, *, token: str | None = Non
 
 def _fetch_file(source: HuggingFaceIdentifier, target: Path, token: str | None) -> None:
     assert source.artifact_fpath is not None, "without a file the whole split is fetched"
-    if Path(source.repo_id).is_dir():
-        found = Path(source.repo_id) / source.artifact_fpath
-        if not found.is_file():
-            raise ConfigError(f"{found}: no such file", hint="correct the dataset's artifact_fpath")
-    else:
-        hub = _library("huggingface_hub")
-        try:
-            found = Path(hub.hf_hub_download(source.repo_id, source.artifact_fpath, repo_type="dataset", token=token))
-        except (OSError, ValueError) as error:  # the hub's own errors are subclasses of these
-            raise _not_fetched(f"{source.repo_id}/{source.artifact_fpath}", error) from error
+    found = fetch_hub_file(source.repo_id, source.artifact_fpath, token=token)
     with found.open("rb") as original, replacing(target) as copy:
         shutil.copyfileobj(original, copy)
 
 
 def _fetch_split(repository: str, split: str, target: Path, token: str | None) -> None:
-    library = _library("datasets")
+    library = data_library("datasets")
     try:
         rows: Iterable[Mapping[str, Any]] = library.load_dataset(repository, split=split, token=token)
     except (OSError, ValueError, library.exceptions.DatasetsError) as error:
-        raise _not_fetched(f"split '{split}' of {repository}", error) from error
+        raise ConfigError(
+            f"could not download split '{split}' of {repository}: {error}",
+            hint="check the name, the network and hf_token",
+        ) from error
     with replacing(target) as file:
         for row in rows:
             file.write(to_json(dict(row)) + b"\n")
-
-
-def _library(library: str) -> Any:
-    try:
-        return importlib.import_module(library)
-    except ModuleNotFoundError:
-        raise ConfigError(
-            f"downloading a dataset needs the library '{library}'", hint="pip install 'rollout-gym[data]'"
-        ) from None
-
-
-def _not_fetched(what: str, error: Exception) -> ConfigError:
-    return ConfigError(f"could not download {what}: {error}", hint="check the name, the network and hf_token")
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ def write_conflicts(metrics: dict[Path, dict[str, Any]]) -> dict[Path, list[str]
     for path, content in metrics.items():
         found = list(differences(read_metrics(path), content)) if path.is_file() else []
         if found:
-            write_metrics(conflict_path(path), content)
+            write_dataset_metrics(conflict_path(path), content)
             conflicts[path] = found
     return conflicts
 
@@ -210,7 +210,7 @@ def conflict_error(conflicts: dict[Path, list[str]]) -> MetricsConflictError:
     )
 
 
-def write_metrics(path: Path, content: dict[str, Any]) -> None:
+def write_dataset_metrics(path: Path, content: dict[str, Any]) -> None:
     """Write or replace a metrics file."""
     with replacing(path) as file:
         file.write(json.dumps(content, indent=4).encode() + b"\n")

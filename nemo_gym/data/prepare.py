@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nemo_gym.config.datasets import BenchmarkDatasetConfig
 from nemo_gym.config.keys import RESPONSES_API_AGENTS
@@ -26,7 +26,14 @@ from nemo_gym.data.agent_datasets import (
     download,
     read_samples,
 )
-from nemo_gym.data.dataset_metrics import DatasetTally, conflict_error, conflict_path, write_conflicts, write_metrics
+from nemo_gym.data.dataset_metrics import (
+    DatasetTally,
+    conflict_error,
+    conflict_path,
+    write_conflicts,
+    write_dataset_metrics,
+)
+from nemo_gym.data.task_schemas import TaskDataValidator, find_server_dir, load_task_data_schema
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import replacing
 from nemo_gym.io.json import to_json
@@ -35,12 +42,16 @@ from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME
 logger = logging.getLogger(__name__)
 
 
+class TaskDataError(ConfigError, ValueError):
+    """Rows that do not contain what their server says a task contains."""
+
+
 class MissingDatasetError(ConfigError, AssertionError):
     """Data is missing and may not, or cannot, be downloaded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PreparationOptions:
     """How to prepare. ``template`` turns the path of a prompt template into a function that fills it."""
 
     output: Path
@@ -50,6 +61,7 @@ class Options:
     token: str | None = None
     overwrite_conflicts: bool = False
     skip_invalid: bool = False
+    task_data: Literal["off", "warn", "error"] = "warn"  # what to do about rows that do not fit the schema of a server
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,7 @@ class _Checked:
         return read_samples(self.found, render=self.render, input_optional=optional)
 
 
-def prepare(datasets: Sequence[AgentDataset], options: Options) -> Preparation:
+def prepare_datasets(datasets: Sequence[AgentDataset], options: PreparationOptions) -> Preparation:
     """Check everything, then write. Datasets of one type are collated in the given order."""
     fetch_missing(datasets, options)
     # Every file is read twice, first to check it and again to copy it: datasets may be larger than memory.
@@ -106,13 +118,13 @@ def prepare(datasets: Sequence[AgentDataset], options: Options) -> Preparation:
     if conflicts and not options.overwrite_conflicts:
         raise conflict_error(conflicts)
     for path, content in metrics.items():
-        write_metrics(path, content)
+        write_dataset_metrics(path, content)
         if path not in conflicts:  # one from an earlier preparation has been settled
             conflict_path(path).unlink(missing_ok=True)
     return Preparation({kind: _collate(kind, checked, options.output) for kind in tallies}, invalid)
 
 
-def fetch_missing(datasets: Sequence[AgentDataset], options: Options) -> None:
+def fetch_missing(datasets: Sequence[AgentDataset], options: PreparationOptions) -> None:
     """Download missing data. Nothing is downloaded unless everything that is missing can be."""
     missing = [dataset for dataset in datasets if find_readable(dataset.path) is None]
     sources = {id(dataset): backend_of(dataset, options.preferred) for dataset in missing}
@@ -134,18 +146,33 @@ def fetch_missing(datasets: Sequence[AgentDataset], options: Options) -> None:
         download(dataset, backend, token=options.token)
 
 
-def _check(dataset: AgentDataset, options: Options, of_type: DatasetTally) -> _Checked:
+def _check(dataset: AgentDataset, options: PreparationOptions, of_type: DatasetTally) -> _Checked:
     found = find_readable(dataset.path)
     assert found is not None, "missing data has been fetched"
     prompt = dataset.prompt_config
     item = _Checked(dataset, found, options.template(prompt) if prompt else None, DatasetTally())
+    validator = _validator(dataset, options)
     for sample in item.samples():
+        if validator is not None and sample.problem is None:
+            validator.validate_row(sample.line, sample.row)
         if sample.problem is not None:
             item.invalid.append(InvalidSample(dataset.path, sample.line, sample.problem))
         elif sample.complete:  # a row that still needs a template has no request to describe
             for tally in (item.tally, of_type):
                 tally.add(sample.row, dataset.config.num_repeats)
+    if validator is not None and not validator.report.clean:
+        if options.task_data == "error" and validator.report.error_rows:
+            raise TaskDataError(validator.report.summary(), hint="correct the rows, or pass +task_data_validation=warn")
+        logger.warning("%s", validator.report.summary())
     return item
+
+
+def _validator(dataset: AgentDataset, options: PreparationOptions) -> TaskDataValidator | None:
+    """Checks rows against what their server says a task contains; None if it says nothing, or nobody asks."""
+    if dataset.environment is None or options.task_data == "off":
+        return None
+    adapter = load_task_data_schema(find_server_dir(dataset.environment))
+    return None if adapter is None else TaskDataValidator(dataset.environment, adapter, dataset.path)
 
 
 def _metrics(dataset: AgentDataset, tally: DatasetTally) -> dict[str, Any]:

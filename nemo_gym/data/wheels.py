@@ -92,7 +92,7 @@ def _download(wheel: Wheel, staging: Path) -> None:
             },  # /tmp may be too small; the staging folder is on the right disk
         )
     except subprocess.TimeoutExpired as error:
-        raise _not_fetched(wheel, f"no answer for {PATIENCE_S} seconds") from error
+        raise _not_fetched(wheel, f"no reply for {PATIENCE_S} seconds") from error
     if done.returncode:
         lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         raise _not_fetched(wheel, next((line for line in lines if line.startswith("ERROR:")), "pip failed"))

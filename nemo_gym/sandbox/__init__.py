@@ -1,6 +1,6 @@
 """Runs untrusted code: with limits, without a network, in a folder that is deleted afterwards.
 
-For programs: ``open_runner``, ``sandbox_runner`` and ``run``. For servers written against NeMo Gym's interface:
+For programs: ``open_runner`` and ``sandbox_runner``. For servers written against NeMo Gym's interface:
 ``AsyncSandbox``, ``Sandbox`` and their types. Names are loaded on first use, because the code that runs inside boxes
 (``inside``) is part of this package too, and must not load anything that it does not need.
 """
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from nemo_gym.sandbox.boxes import Runner
+    from nemo_gym.sandbox.inside.limits import ProgramEnding, Result, SandboxLimits
     from nemo_gym.sandbox.interface import (
         ExecResult,
         SandboxCreateError,
         SandboxCreateVerificationError,
+        SandboxEndpoint,
         SandboxError,
         SandboxExecResult,
         SandboxHandle,
@@ -22,23 +24,17 @@ if TYPE_CHECKING:
         SandboxSpec,
         SandboxStatus,
     )
-    from nemo_gym.sandbox.limits import ProgramEnding, Result, SandboxLimits
-    from nemo_gym.sandbox.providers import (
+    from nemo_gym.sandbox.provider_registry import (
         create_provider,
         get_provider_class,
         list_providers,
         register_provider,
         resolve_provider_config,
+        resolve_provider_metadata,
     )
-    from nemo_gym.sandbox.runners import (
-        Isolation,
-        LazyRunner,
-        SandboxSettings,
-        open_runner,
-        run,
-        sandbox_runner,
-    )
+    from nemo_gym.sandbox.runners import Isolation, LazyRunner, SandboxSettings, open_runner, sandbox_runner
     from nemo_gym.sandbox.sandboxes import AsyncSandbox, Sandbox
+    from nemo_gym.sandbox.utils import rewrite_image
 
 __all__ = [
     "AsyncSandbox",
@@ -51,6 +47,7 @@ __all__ = [
     "Sandbox",
     "SandboxCreateError",
     "SandboxCreateVerificationError",
+    "SandboxEndpoint",
     "SandboxError",
     "SandboxExecResult",
     "SandboxHandle",
@@ -66,11 +63,12 @@ __all__ = [
     "open_runner",
     "register_provider",
     "resolve_provider_config",
-    "run",
+    "resolve_provider_metadata",
+    "rewrite_image",
     "sandbox_runner",
 ]
 
-_MODULES: Final = ("boxes", "interface", "limits", "providers", "runners", "sandboxes")
+_MODULES: Final = ("boxes", "inside.limits", "interface", "provider_registry", "runners", "sandboxes", "utils")
 
 
 def __getattr__(name: str) -> Any:

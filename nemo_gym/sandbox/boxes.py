@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from nemo_gym.sandbox.inside.limits import ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.interface import SandboxError
-from nemo_gym.sandbox.limits import ProgramEnding, Result, SandboxLimits
 
 
 @dataclass(frozen=True, slots=True)

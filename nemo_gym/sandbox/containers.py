@@ -17,8 +17,8 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from nemo_gym.sandbox.boxes import BoxCommand, BoxProgram, BoxSession, Runner, last_line
+from nemo_gym.sandbox.inside.limits import KIB, ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
-from nemo_gym.sandbox.limits import KIB, ProgramEnding, Result, SandboxLimits
 
 ENGINES: Final = ("docker", "podman")
 FOLDER: Final = "/box"
@@ -32,7 +32,10 @@ _CLIENT: Final = SandboxLimits(wall_s=_CONTROL_TIMEOUT_S, output_kib=16 * KIB)
 
 
 class ContainerRunner(Runner):
-    """Runs each program in a new container."""
+    """Runs each program in a new container, made from ``image`` by ``engine`` (by default, one that is installed).
+
+    Programs can import ``modules`` (source by name). At most ``parallel`` run at once.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class ContainerRunner(Runner):
         self._gate = asyncio.Semaphore(parallel or os.cpu_count() or 1)
 
     async def start(self) -> None:
-        """Find an engine that answers and has the image."""
+        """Find an engine that replies and has the image."""
         problems = []
         for engine in [self._engine] if self._engine else ENGINES:
             problem = await self._problem_with(engine)
@@ -71,9 +74,9 @@ class ContainerRunner(Runner):
         assert self._engine is not None, "start finds one or raises"
         limits = limits or self.limits
         name = f"rollout-gym-{uuid.uuid4().hex}"
-        answer = await call([self._engine, *self._create(name, limits), image or self._image, *_WAITING])
-        if answer.exit_code != 0:
-            raise SandboxCreateError(f"{self._engine} could not start a container: {last_line(answer.stderr)}")
+        started = await run_engine([self._engine, *self._create(name, limits), image or self._image, *_WAITING])
+        if started.exit_code != 0:
+            raise SandboxCreateError(f"{self._engine} could not start a container: {last_line(started.stderr)}")
         session = ContainerSession(self._engine, name, limits, on_stop=self._sessions.discard)
         self._sessions.add(session)
         for path, content in self._modules.items():
@@ -81,7 +84,6 @@ class ContainerRunner(Runner):
         return session
 
     async def aclose(self) -> None:
-        """Remove all containers."""
         for session in tuple(self._sessions):
             await session.stop()
 
@@ -108,10 +110,10 @@ class ContainerRunner(Runner):
     async def _problem_with(self, engine: str) -> str | None:
         if shutil.which(engine) is None:
             return "not installed"
-        info = await call([engine, "info", "--format", "{{json .}}"])
+        info = await run_engine([engine, "info", "--format", "{{json .}}"])
         if info.exit_code != 0:
             return last_line(info.stderr)
-        if (await call([engine, "image", "inspect", self._image])).exit_code != 0:
+        if (await run_engine([engine, "image", "inspect", self._image])).exit_code != 0:
             return f"the image is not here ({engine} pull {self._image})"
         # Docker lists its runtimes; Podman finds them by name.
         runtimes = json.loads(info.stdout).get("Runtimes") or {}
@@ -142,7 +144,7 @@ class ContainerSession(BoxSession):
     async def stop(self) -> None:
         """Remove the container with everything in it."""
         self._on_stop(self)
-        await call([self._engine, "rm", "--force", "--volumes", self._name])
+        await run_engine([self._engine, "rm", "--force", "--volumes", self._name])
 
     async def _exec(self, command: BoxCommand, limits: SandboxLimits) -> Result:
         """Run a command. If it takes too long, the whole container is killed."""
@@ -153,10 +155,10 @@ class ContainerSession(BoxSession):
         settings = [f"--env={name}={value}" for name, value in command.environment.items()]
         place = [f"--workdir={PurePosixPath(FOLDER, command.folder)}"]
         line = [self._engine, "exec", "--interactive", *settings, *place, self._name, *bounded]
-        result = await call(line, stdin=command.stdin, limits=limits)
+        result = await run_engine(line, stdin=command.stdin, limits=limits)
         if result.ending in {ProgramEnding.WALL_TIME, ProgramEnding.OUTPUT}:
             # Killing the engine's client does not end the program in the container.
-            await call([self._engine, "kill", self._name])
+            await run_engine([self._engine, "kill", self._name])
         elif result.exit_code in {125, 126} and b"container" in result.stderr:
             # A program can end with these codes too; only the engine's message speaks of a container.
             raise SandboxError(f"{self._engine} could not run the program: {last_line(result.stderr)}")
@@ -173,7 +175,7 @@ class ContainerSession(BoxSession):
         return await self.exec(["cat", "--", path])
 
 
-async def call(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits = _CLIENT) -> Result:
+async def run_engine(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits = _CLIENT) -> Result:
     """Run a command of the engine's client; it is killed if it takes too long or writes too much."""
     loop = asyncio.get_running_loop()
     started = loop.time()

@@ -20,15 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from nemo_gym import PARENT_DIR
+from nemo_gym import INSTALL_DIR
 from nemo_gym.sandbox.boxes import BoxCommand, BoxProgram, BoxSession, Runner
 from nemo_gym.sandbox.inside import system
 from nemo_gym.sandbox.inside.channel import BrokenMessageError, Decoder, Message, receive
 from nemo_gym.sandbox.inside.guarded import remove_folder
+from nemo_gym.sandbox.inside.limits import KIB, ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
-from nemo_gym.sandbox.limits import KIB, ProgramEnding, Result, SandboxLimits
 
-_START: Final = "import sys; sys.path.append(sys.argv[2]); from nemo_gym.sandbox.inside.server import main; main()"
+_START: Final = (
+    "import sys; sys.path.append(sys.argv[2]); "
+    "from nemo_gym.sandbox.inside.server import run_fork_server; run_fork_server()"
+)
 _START_TIMEOUT_S: Final = 60.0
 _GRACE_S: Final = 30.0  # beyond the time limit, in case the machine is very busy
 _HEAD_SIZE: Final = 64 * KIB
@@ -39,11 +42,14 @@ _DOWNLOAD: Final = (
 
 
 class BrokenBoxError(SandboxError):
-    """A box ended or stopped answering while something was running in it."""
+    """A box ended or stopped replying while something was running in it."""
 
 
 class Jail(Runner):
-    """Runs programs at one level of isolation; the fork server starts on first use."""
+    """Runs programs at one level of isolation; the fork server starts on first use.
+
+    Programs can read ``readable`` paths and import ``modules`` (source by name). At most ``parallel`` run at once.
+    """
 
     def __init__(
         self,
@@ -69,7 +75,6 @@ class Jail(Runner):
         return JailSession(self._server.connect(), limits or self.limits)
 
     async def start(self) -> None:
-        """Start the fork server."""
         await asyncio.to_thread(self._server.start)
 
     async def aclose(self) -> None:
@@ -158,7 +163,7 @@ class JailSession(BoxSession):
         message = Message({**head, "files": list(files), "limits": limits.to_json()}, [stdin, *files.values()])
         try:
             async with self._turn, asyncio.timeout(limits.wall_s + _GRACE_S):
-                answer = await self._ask(message, limits)
+                reply = await self._exchange(message, limits)
         # Whatever interrupts an exchange leaves the connection in the middle of a message, so it can't be used again.
         # Closing it also ends the program.
         except (BrokenMessageError, OSError, TimeoutError) as error:
@@ -167,19 +172,19 @@ class JailSession(BoxSession):
         except asyncio.CancelledError:
             self._connection.close()
             raise
-        if "failure" in answer.head:
-            raise SandboxError(f"the sandbox could not run the program: {answer.head['failure']}")
-        return _result(answer)
+        if "failure" in reply.head:
+            raise SandboxError(f"the sandbox could not run the program: {reply.head['failure']}")
+        return _result(reply)
 
-    async def _ask(self, message: Message, limits: SandboxLimits) -> Message:
+    async def _exchange(self, message: Message, limits: SandboxLimits) -> Message:
         loop = asyncio.get_running_loop()
         decoder = Decoder(limit=2 * limits.output_kib * KIB + _HEAD_SIZE)
         await loop.sock_sendall(self._connection, self._opening + message.encode())
         self._opening = b""
         while True:
-            answer = decoder.feed(await loop.sock_recv(self._connection, min(decoder.wanted, 1 << 20)))
-            if answer is not None:
-                return answer
+            reply = decoder.feed(await loop.sock_recv(self._connection, min(decoder.wanted, 1 << 20)))
+            if reply is not None:
+                return reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +241,7 @@ class _ForkServer:
             self._process = subprocess.Popen(
                 # -I and -S keep the user's settings and installed packages out; the virtual environment's link is
                 # resolved, because a box sees only the interpreter that it points to.
-                [os.path.realpath(sys.executable), "-I", "-S", "-c", _START, str(theirs.fileno()), str(PARENT_DIR)],
+                [os.path.realpath(sys.executable), "-I", "-S", "-c", _START, str(theirs.fileno()), str(INSTALL_DIR)],
                 pass_fds=[theirs.fileno()],
                 env=system.environment("/"),
                 cwd="/",
@@ -257,13 +262,13 @@ class _ForkServer:
         control.settimeout(_START_TIMEOUT_S)
         try:
             control.sendall(Message({**self._settings, **paths, "folder": self._folder}).encode())
-            answer = receive(control)
+            reply = receive(control)
         except (BrokenMessageError, OSError) as error:
             log.seek(0)
             lines = log.read().decode("utf-8", "replace").splitlines()
             return lines[-1] if lines else str(error)
         control.settimeout(None)
-        failure = answer.head.get("failure")
+        failure = reply.head.get("failure")
         return None if failure is None else str(failure)
 
     def _stop(self) -> None:
@@ -279,11 +284,11 @@ class _ForkServer:
             self._folder = None
 
 
-def _result(answer: Message) -> Result:
-    """Read the supervisor's answer, trusting nothing in it, because it runs beside untrusted code."""
-    head = answer.head
+def _result(reply: Message) -> Result:
+    """Read the supervisor's reply, trusting nothing in it, because it runs beside untrusted code."""
+    head = reply.head
     try:
-        stdout, stderr = answer.blobs
+        stdout, stderr = reply.blobs
         return Result(
             ending=ProgramEnding(head["ending"]),
             exit_code=int(head["exit_code"]),
@@ -294,4 +299,4 @@ def _result(answer: Message) -> Result:
             peak_memory_mib=float(head["peak_memory_mib"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise SandboxError(f"the sandbox gave an answer that makes no sense: {error}") from error
+        raise SandboxError(f"the sandbox sent a reply that makes no sense: {error}") from error

@@ -4,7 +4,7 @@
 ``namespaces``  namespaces, seccomp and limits of the kernel; for root and ordinary users
 ``landlock``    Landlock and seccomp, for machines and containers that do not allow user namespaces
 ``container``   Docker or Podman, with gVisor where it is installed
-``none``        limits only; used only if it is asked for by name
+``none``        limits only; used only if it is requested by name
 ==============  =====================================================================================
 """
 
@@ -20,9 +20,9 @@ from typing import Final, Literal
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.boxes import Runner
 from nemo_gym.sandbox.containers import ContainerRunner
+from nemo_gym.sandbox.inside.limits import SandboxLimits
 from nemo_gym.sandbox.interface import SandboxCreateError, SandboxCreateVerificationError
 from nemo_gym.sandbox.jail import Jail
-from nemo_gym.sandbox.limits import Result, SandboxLimits
 
 logger = logging.getLogger(__name__)
 
@@ -119,19 +119,6 @@ async def sandbox_runner(settings: SandboxSettings | None = None) -> AsyncIterat
         yield runner
     finally:
         await runner.aclose()
-
-
-async def run(
-    program: str,
-    *,
-    stdin: bytes = b"",
-    files: Mapping[str, bytes] | None = None,
-    limits: SandboxLimits | None = None,
-    isolation: Isolation = "auto",
-) -> Result:
-    """Run one Python program. For several programs, keep a runner, which starts only once."""
-    async with sandbox_runner(SandboxSettings(isolation=isolation)) as runner:
-        return await runner.run(program, stdin=stdin, files=files, limits=limits)
 
 
 def _make(level: Isolation, settings: SandboxSettings) -> Runner:

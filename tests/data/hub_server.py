@@ -1,4 +1,4 @@
-"""A stand-in of the hub: addresses, redirects to another host, checksums, ranges, tokens; and faults on demand."""
+"""A stand-in of the hub for its own library: files in Git or in storage, listings, tokens, commits, faults."""
 
 import hashlib
 import json
@@ -8,17 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @dataclass
 class Hub:
-    """What is served, what goes wrong next, and what was asked."""
+    """What is served (``owner/name/path``), what goes wrong next, and which requests came."""
 
     files: dict[str, bytes]
     large: bool = True
     token: str | None = None
     faults: list[str] = field(default_factory=list)
-    asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)  # path, range, authorization
+    gets: list[tuple[str, str | None, str | None]] = field(default_factory=list)  # path, range, authorization
     commits: list[tuple[str, list[dict[str, Any]]]] = field(default_factory=list)  # path, operations
     address: str = ""
     storage: str = ""
@@ -39,32 +42,35 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Quiet."""
 
-    def do_GET(self) -> None:
-        self.hub.asked.append((self.path, self.headers.get("Range"), self.headers.get("Authorization")))
-        self.close_connection = True
-        on_storage = self.path.startswith("/storage/")
-        if self.path.startswith("/api/datasets/"):
-            return self.listing(self.path.removeprefix("/api/datasets/"))
-        key = self.path.removeprefix("/storage/").removeprefix("/datasets/")
-        if not on_storage and self.hub.token and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
-            return self.answer(401)
-        if key not in self.hub.files:
-            return self.answer(404)
-        fault = self.hub.faults[0] if self.hub.faults else ""
-        if fault in {"503", "429"}:
-            self.hub.faults.pop(0)
-            return self.answer(int(fault), {"Retry-After": "7"} if fault == "429" else {})
-        content = self.hub.files[key]
-        if not on_storage and self.hub.large:
-            headers = {"X-Linked-Etag": f'"{self.hub.checksum(content)}"', "X-Linked-Size": str(len(content))}
-            return self.answer(302, {**headers, "Location": f"{self.hub.storage}/storage/{key}"})
-        return self.content(content, self.hub.faults.pop(0) if self.hub.faults else "")
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
-    def listing(self, path: str) -> None:
-        repository, _, revision = path.partition("/revision/")
-        prefix = f"{repository}/resolve/{revision}/"
-        names = [name.removeprefix(prefix) for name in self.hub.files if name.startswith(prefix)]
-        self.json({"siblings": [{"rfilename": name} for name in names]} if names else {"error": "no such"}, bool(names))
+    def do_GET(self) -> None:
+        self.close_connection = True
+        path = unquote(urlsplit(self.path).path)
+        if self.command == "GET":
+            self.hub.gets.append((path, self.headers.get("Range"), self.headers.get("Authorization")))
+        if path.startswith("/storage/"):
+            return self.content(self.hub.files[path.removeprefix("/storage/")])
+        if self.hub.token and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+            return self.answer(401, {"X-Error-Message": "Invalid username or password."})
+        if path.startswith("/api/datasets/"):
+            return self.listing(path.removeprefix("/api/datasets/").partition("/tree/")[0])
+        repository, _, rest = path.removeprefix("/datasets/").partition("/resolve/main/")
+        key = f"{repository}/{rest}"
+        if key not in self.hub.files:
+            return self.answer(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+        content = self.hub.files[key]
+        if not self.hub.large:
+            return self.content(content)
+        linked = {"X-Linked-Etag": f'"{self.hub.checksum(content)}"', "X-Linked-Size": str(len(content))}
+        return self.answer(302, {**linked, "X-Repo-Commit": COMMIT, "Location": f"{self.hub.storage}/storage/{key}"})
+
+    def listing(self, repository: str) -> None:
+        names = [name.removeprefix(f"{repository}/") for name in self.hub.files if name.startswith(f"{repository}/")]
+        if not names:
+            return self.answer(404, {"X-Error-Code": "RepoNotFound"})
+        return self.json([{"type": "file", "path": name, "size": 1, "oid": COMMIT} for name in names])
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -88,25 +94,26 @@ class Handler(BaseHTTPRequestHandler):
             return self.json({**done, **pull})
         return self.answer(404)
 
-    def json(self, body: Any, found: bool = True) -> None:
+    def json(self, body: Any) -> None:
         content = json.dumps(body).encode()
-        self.send_response(200 if found else 404)
+        self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Connection", "close")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
-    def content(self, content: bytes, fault: str) -> None:
-        start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
+    def content(self, content: bytes) -> None:
+        start = int((self.headers.get("Range") or "bytes=0-")[6:].partition("-")[0])
         body = content[start:]
-        if fault == "corrupt":
-            body = b"x" * len(body)
+        fault = self.hub.faults.pop(0) if self.hub.faults and self.command == "GET" else ""
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("ETag", f'"{self.hub.checksum(content)}"')
+        self.send_header("X-Repo-Commit", COMMIT)
         self.end_headers()
-        self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
+        if self.command == "GET":
+            self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
 
     def answer(self, status: int, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)

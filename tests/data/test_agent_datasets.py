@@ -43,7 +43,6 @@ def test_a_file_that_the_repository_lacks_is_named() -> None:
 @pytest.mark.filterwarnings("default")
 def test_without_a_file_the_split_of_the_type_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     done = run(source={"type": "huggingface", "repo_id": str(tmp_path / "repository")})
     assert done.files["train"].rows == 1
     assert json.loads(Path("d/a.jsonl").read_text()) == ROW

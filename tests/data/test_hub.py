@@ -1,108 +1,86 @@
-"""Files of the hub arrive whole and right, or not at all."""
+"""Files of the hub, fetched by its own library from a stand-in of the hub."""
 
-import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nemo_gym.data.hub import HubFile, fetch, fetch_rows, read_rows, write_rows
+from nemo_gym.data.hub import HubFile, fetch_hub_file, fetch_rows, list_hub_files, read_rows, write_rows
 from nemo_gym.errors import ConfigError
 from tests.data.hub_server import Hub, serving
 
 CONTENT = b"".join(json.dumps({"question": f"q{number}", "text": "x" * 100}).encode() + b"\n" for number in range(2000))
 FILE = HubFile("owner/name", "data/test.jsonl", rows=2000)
-KEY = "owner/name/resolve/main/data/test.jsonl"
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
-    with serving(Hub({KEY: CONTENT})) as hub:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    pytest.importorskip("huggingface_hub", reason="pip install 'rollout-gym[data]'")
+    with serving(Hub({"owner/name/data/test.jsonl": CONTENT})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.delenv("ROLLOUT_GYM_HUB_FOLDER", raising=False)
         yield hub
 
 
-@pytest.fixture
-def environment(hub: Hub, tmp_path: Path) -> dict[str, str]:
-    return {"HF_ENDPOINT": hub.address, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-
-
 @pytest.mark.parametrize("large", [True, False], ids=["in storage", "in Git"])
-def test_a_file_is_fetched_once(hub: Hub, environment: dict[str, str], large: bool) -> None:
+def test_a_file_is_fetched_once(hub: Hub, large: bool) -> None:
     hub.large = large
-    assert fetch(FILE, environment).read_bytes() == CONTENT
-    asked = len(hub.asked)
-    assert len(fetch_rows(FILE, environment)) == 2000
-    assert len(hub.asked) == asked
+    assert fetch_hub_file(FILE.repo_id, FILE.path).read_bytes() == CONTENT
+    gets = len(hub.gets)
+    assert len(fetch_rows(FILE)) == 2000
+    assert len(hub.gets) == gets
 
 
-def test_a_transfer_that_breaks_off_is_resumed(hub: Hub, environment: dict[str, str]) -> None:
+def test_a_transfer_that_breaks_off_is_tried_again(hub: Hub) -> None:
     hub.faults = ["cut"]
-    pauses: list[float] = []
-    assert fetch(FILE, environment, sleep=pauses.append).read_bytes() == CONTENT
-    assert pauses == [1.0]
-    assert [asked[1] for asked in hub.asked] == [None, None, *[f"bytes={len(CONTENT) // 2}-"] * 2]
+    assert fetch_hub_file(FILE.repo_id, FILE.path).read_bytes() == CONTENT
+    assert hub.faults == []
 
 
-def test_a_later_attempt_goes_on_where_an_earlier_one_gave_up(hub: Hub, environment: dict[str, str]) -> None:
-    hub.faults = ["cut"] * 5
-    with pytest.raises(ConfigError, match=r"could not download owner/name/data/test.jsonl: .*\(5 attempts\)"):
-        fetch(FILE, environment, sleep=lambda _: None)
-    assert not list(Path(environment["XDG_CACHE_HOME"]).rglob("test.jsonl"))
-    before = len(hub.asked)
-    assert fetch(FILE, environment).read_bytes() == CONTENT
-    assert hub.asked[before][1] is not None
-
-
-def test_a_busy_hub_is_asked_again_when_it_says(hub: Hub, environment: dict[str, str]) -> None:
-    hub.faults = ["503", "429"]
-    pauses: list[float] = []
-    assert fetch(FILE, environment, sleep=pauses.append).read_bytes() == CONTENT
-    assert pauses == [1.0, 7.0]
-
-
-@pytest.mark.parametrize("large", [True, False], ids=["in storage", "in Git"])
-def test_what_has_the_wrong_checksum_is_fetched_again(hub: Hub, environment: dict[str, str], large: bool) -> None:
-    hub.large = large
-    hub.faults = ["corrupt"]
-    assert fetch(FILE, environment, sleep=lambda _: None).read_bytes() == CONTENT
-
-
-def test_a_token_goes_to_the_hub_alone(hub: Hub, environment: dict[str, str]) -> None:
+def test_a_private_file_needs_a_token(hub: Hub) -> None:
     hub.token = "secret"
-    with pytest.raises(ConfigError, match="without a token") as caught:
-        fetch(FILE, environment)
+    with pytest.raises(ConfigError, match=r"could not download owner/name/data/test\.jsonl") as caught:
+        fetch_hub_file(FILE.repo_id, FILE.path)
     assert "HF_TOKEN" in (caught.value.hint or "")
-    hub.asked.clear()
-    fetch(FILE, {**environment, "HF_TOKEN": "secret"})
-    assert [asked[2] for asked in hub.asked] == ["Bearer secret", None]
+    assert fetch_hub_file(FILE.repo_id, FILE.path, token="secret").read_bytes() == CONTENT
 
 
-def test_a_file_that_is_not_there_is_not_asked_for_again(hub: Hub, environment: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"the hub has no owner/name/none\.csv"):
-        fetch(HubFile("owner/name", "none.csv", rows=1), environment)
-    assert len(hub.asked) == 1
+def test_a_file_that_is_not_there_is_named(hub: Hub) -> None:
+    with pytest.raises(ConfigError, match=r"could not download owner/name/none\.csv \(revision main\): .*Not Found"):
+        fetch_hub_file("owner/name", "none.csv")
 
 
-def test_a_known_checksum_must_be_right(environment: dict[str, str]) -> None:
-    right = hashlib.sha256(CONTENT).hexdigest()
-    fetch(HubFile("owner/name", "data/test.jsonl", rows=2000, sha256=right), environment)
-    with pytest.raises(ConfigError, match="is not the published file"):
-        fetch(HubFile("owner/name", "data/test.jsonl", rows=2000, sha256="0" * 64), environment)
+def test_files_are_listed(hub: Hub) -> None:
+    assert list_hub_files("owner/name") == ["data/test.jsonl"]
+    with pytest.raises(ConfigError, match="could not list the files of owner/other"):
+        list_hub_files("owner/other")
 
 
-def test_another_number_of_rows_is_an_error(environment: dict[str, str]) -> None:
+def test_another_number_of_rows_is_an_error(hub: Hub) -> None:
     with pytest.raises(ConfigError, match="has 2000 rows, not 1999"):
-        fetch_rows(HubFile("owner/name", "data/test.jsonl", rows=1999), environment)
+        fetch_rows(HubFile("owner/name", "data/test.jsonl", rows=1999))
 
 
-def test_a_local_folder_stands_in_for_the_hub(tmp_path: Path) -> None:
-    environment = {"ROLLOUT_GYM_HUB_FOLDER": str(tmp_path)}
+def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROLLOUT_GYM_HUB_FOLDER", raising=False)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ConfigError, match="needs the library 'huggingface_hub'") as caught:
+        fetch_hub_file(FILE.repo_id, FILE.path)
+    assert caught.value.hint == "pip install 'rollout-gym[data]'"
+
+
+def test_a_local_folder_stands_in_for_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOUT_GYM_HUB_FOLDER", str(tmp_path))
     with pytest.raises(ConfigError, match="no such file"):
-        fetch(FILE, environment)
+        fetch_hub_file(FILE.repo_id, FILE.path)
     path = tmp_path / "owner/name/data/test.jsonl"
     write_rows([{"a": "ä"}], path)
-    assert fetch(FILE, environment) == path
+    assert fetch_hub_file(FILE.repo_id, FILE.path) == path
+    assert list_hub_files("owner/name") == ["data/test.jsonl"]
     assert read_rows(path) == [{"a": "ä"}]
 
 

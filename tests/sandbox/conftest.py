@@ -2,33 +2,19 @@
 
 import asyncio
 from collections.abc import Iterator
-from functools import cache
 
 import pytest
 
-from nemo_gym.sandbox.interface import SandboxCreateError
 from nemo_gym.sandbox.jail import Jail
+from tests.sandbox.kernel_features import kernel_supports
 
 LEVELS = ("namespaces", "landlock")
 
 
-@cache
-def unable(level: str) -> str | None:
-    """Why this machine can't do a level."""
-    jail = Jail(level)
-    try:
-        asyncio.run(jail.start())
-    except SandboxCreateError as error:
-        return str(error)
-    finally:
-        asyncio.run(jail.aclose())
-    return None
-
-
 @pytest.fixture(scope="module", params=LEVELS)
 def level(request: pytest.FixtureRequest) -> str:
-    if problem := unable(request.param):
-        pytest.skip(problem)
+    if not kernel_supports(request.param):
+        pytest.skip(f"the kernel of this machine does not offer {request.param}")
     return str(request.param)
 
 

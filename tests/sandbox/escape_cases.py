@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nemo_gym.sandbox.inside.limits import ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.jail import Jail
-from nemo_gym.sandbox.limits import ProgramEnding, Result, SandboxLimits
 
 SECRET = "the-secret-of-the-host"
 LIMITS = SandboxLimits(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox import ProgramEnding, SandboxError, SandboxLimits
+from nemo_gym.sandbox import jail as jail_module
 from nemo_gym.sandbox.jail import Jail
 
 SMALL = SandboxLimits(cpu_s=5, wall_s=20, memory_mib=256)
@@ -220,6 +222,7 @@ async def test_a_cancelled_run_ends_its_program(level: str) -> None:
 
 async def test_nothing_is_left_after_many_runs(level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gc.collect()  # so that what earlier tests left to the collector is not closed in between
     processes, descriptors = descendants(os.getpid()), len(os.listdir("/proc/self/fd"))
     jail = Jail(level)
     programs = [
@@ -327,3 +330,33 @@ async def test_more_of_the_system_can_be_shown(level: str, tmp_path: Path) -> No
 def test_a_limit_is_a_positive_number(value: float) -> None:
     with pytest.raises(ConfigError, match="processes must be a positive number"):
         SandboxLimits(processes=value)  # type: ignore[arg-type]
+
+
+async def test_a_box_whose_program_came_to_a_bad_end_is_not_used_again(level: str) -> None:
+    jail = Jail(level, parallel=1)
+    try:
+        await jail.run("pass", limits=SMALL)
+        kept = len(jail._idle)
+        session = jail._idle[0].session
+        with pytest.raises((asyncio.CancelledError, TimeoutError)):
+            await asyncio.wait_for(jail.run("import time; time.sleep(60)", limits=SMALL), 0.3)
+        left = [box.session for box in jail._idle]
+        assert kept == 1
+        assert session not in left
+        assert (await jail.run("print(1)", limits=SMALL)).stdout == b"1\n"
+    finally:
+        await jail.aclose()
+
+
+async def test_a_box_is_retired_after_many_uses(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jail_module, "_MOST_USES", 2)
+    jail = Jail(level, parallel=1)
+    used = []
+    try:
+        for _ in range(7):
+            await jail.run("pass", limits=SMALL)
+            used.append(jail._idle[0].session if jail._idle else None)
+    finally:
+        await jail.aclose()
+    assert [one is None for one in used] == [False, True] * 3 + [False]  # each box serves twice
+    assert len({id(one) for one in used if one is not None}) == 4

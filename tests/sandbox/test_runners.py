@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.sandbox import SandboxError, SandboxLimits, SandboxSettings, open_runner, run, sandbox_runner
+from nemo_gym.sandbox import SandboxError, SandboxLimits, SandboxSettings, open_runner, sandbox_runner
 from nemo_gym.sandbox.containers import ContainerRunner
 from nemo_gym.sandbox.inside import kernel, seccomp
+from nemo_gym.sandbox.inside.limits import ProgramEnding
 from nemo_gym.sandbox.interface import SandboxCreateError
-from nemo_gym.sandbox.limits import ProgramEnding
 
 # An engine that runs its containers as processes of this machine, in a folder: enough to see what it is told.
 ENGINE = """#!/bin/sh
@@ -47,11 +47,6 @@ async def test_the_chosen_isolation_is_told_once(caplog: pytest.LogCaptureFixtur
             assert (await runner.run("print(2)")).text == "2\n"
     assert len(caplog.records) == 1
     assert runner.level in caplog.text
-
-
-async def test_one_program_needs_one_call() -> None:
-    result = await run("print(input())", stdin=b"hi", files={"a": b"b"}, limits=SandboxLimits(wall_s=10))
-    assert result.text == "hi\n"
 
 
 async def test_without_any_isolation_nothing_runs_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

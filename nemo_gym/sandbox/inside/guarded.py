@@ -2,7 +2,7 @@
 
 These boxes are for machines that do not allow user namespaces, which includes most containers. Under root, every box
 has its own user, so that it shares neither signals nor limits with other processes. The level ``none`` uses the same
-boxes without any restriction and has to be asked for by name.
+boxes without any restriction and has to be requested by name.
 
 Landlock needs neither privileges nor namespaces. Its rules are layered, and every layer must allow an access. The fork
 server applies a layer with everything that any box may read; each program adds one that allows writing only to its own
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from nemo_gym.sandbox.inside import kernel, seccomp, system
-from nemo_gym.sandbox.limits import MIB, SandboxLimits
+from nemo_gym.sandbox.inside.limits import MIB, SandboxLimits
 
 _FIRST_USER: Final = 0x70000000  # far above the ids that distributions and user databases give out
 _MOST_USERS: Final = 1 << 28
@@ -190,6 +190,8 @@ def _spare_users() -> Iterator[int] | None:
     end = first + count - 2  # the highest ids are "nobody" and "invalid"
     start = min(_FIRST_USER, max(end - _MOST_USERS, end // 2))
     users = range(start, min(start + _MOST_USERS, end))
+    if not users:  # a container that has only its own user
+        return None
     skipped = int.from_bytes(os.urandom(8), "little") % len(users)
     return (users[number % len(users)] for number in itertools.count(skipped))
 
@@ -197,7 +199,7 @@ def _spare_users() -> Iterator[int] | None:
 def _become(user: int, *, blind: bool) -> None:
     """Switch to an unprivileged user.
 
-    If only root can reach the interpreter or the boxes, the capability to read any file is kept; Landlock then limits
+    If only root can reach the interpreter or the boxes, the capability to read any file stays; Landlock then limits
     which files that means.
     """
     keep = 0 if blind else 1 << _READ_ANYTHING

@@ -94,7 +94,7 @@ def clone(flags: int) -> int:
 
 
 def mount(source: str, target: str, kind: str = "", *, flags: int = 0, options: str = "") -> None:
-    """Mount a filesystem or, with ``MS_BIND``, a folder or file."""
+    """Mount a filesystem of a ``kind`` or, with ``MS_BIND``, a folder or file. ``options`` are those of the kind."""
     _check(
         _LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()), target
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from nemo_gym.sandbox.inside import kernel, seccomp, system
-from nemo_gym.sandbox.limits import MIB, SandboxLimits
+from nemo_gym.sandbox.inside.limits import MIB, SandboxLimits
 
 FOLDER: Final = "/box"
 _SERVER: Final = (
@@ -47,11 +47,9 @@ class NamespaceLevel:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def fork(self) -> int:
-        """Fork the first process of a new box; returns 0 in it."""
         return kernel.clone(_BOX)
 
     def box(self, limits: SandboxLimits) -> "NamespaceBox":
-        """Make the box of which the calling process is the first process."""
         _map_users("self", f"{_USER} {self._user} 1", f"{_USER} {self._group} 1")
         return NamespaceBox(limits, self._filter)
 
@@ -91,7 +89,6 @@ class NamespaceBox:
         self._filter = filter_program
 
     def confine(self, limits: SandboxLimits) -> None:
-        """Restrict the calling process, before it runs any untrusted code."""
         os.setsid()
         # One more, because the first process of the box counts too.
         kernel.set_limit(resource.RLIMIT_NPROC, limits.processes + 1)
@@ -101,11 +98,9 @@ class NamespaceBox:
         seccomp.install(self._filter)
 
     def processes(self) -> Sequence[str]:
-        """The ids of all processes but the first."""
         return [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
 
     def end_processes(self, leader: int) -> None:
-        """End everything but the first process."""
         del leader
         try:
             os.kill(-1, signal.SIGKILL)

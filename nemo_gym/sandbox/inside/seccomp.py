@@ -127,7 +127,7 @@ def assemble(architecture: str, *, one_group: bool) -> bytes:
         Instruction(_LOAD, _NUMBER_AT),
         Instruction(_GREATER, _HIGHEST, if_false=1),
         _refuse(errno.ENOSYS),
-        *_answering(_CLONE3[column], errno.ENOSYS),  # the C library then uses clone, whose flags can be checked
+        *_returning(_CLONE3[column], errno.ENOSYS),  # the C library then uses clone, whose flags can be checked
         *_each(refused.values(), column, errno.EPERM),
         *(_each(_PRETENDED.values(), column, 0) if one_group else ()),
         *_judging(_CLONE[column], _FIRST_ARGUMENT_AT, Instruction(_ANY_BIT, _NEW_NAMESPACES, if_false=1)),
@@ -155,12 +155,12 @@ def _refuse(number: int) -> Instruction:
     return Instruction(_RETURN, _ERRNO | number)
 
 
-def _answering(call: int, number: int) -> list[Instruction]:
+def _returning(call: int, number: int) -> list[Instruction]:
     return [Instruction(_EQUAL, call, if_false=1), _refuse(number)]
 
 
 def _each(calls: Iterable[tuple[int, int]], column: int, number: int) -> list[Instruction]:
-    return [step for numbers in calls if numbers[column] >= 0 for step in _answering(numbers[column], number)]
+    return [step for numbers in calls if numbers[column] >= 0 for step in _returning(numbers[column], number)]
 
 
 def _judging(call: int, argument: int, test: Instruction) -> list[Instruction]:

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from nemo_gym.sandbox.inside import guarded, namespaces, supervisor
 from nemo_gym.sandbox.inside.channel import BrokenMessageError, Message, receive
-from nemo_gym.sandbox.limits import SandboxLimits
+from nemo_gym.sandbox.inside.limits import SandboxLimits
 
 # Modules that programs are likely to import. Every box is a copy of the server, so it has them loaded already.
 _WARM: Final = (
@@ -37,7 +37,7 @@ class Level(Protocol):
         """Make the box of the calling supervisor."""
 
 
-def main() -> None:
+def run_fork_server() -> None:
     """Serve on the connection whose descriptor is the first argument."""
     control = socket.socket(fileno=int(sys.argv[1]))
     sys.path.remove(sys.argv[2])  # programs must not import this project
@@ -94,7 +94,7 @@ def _start_box(control: socket.socket, descriptor: int, level: Level) -> None:
     if level.fork() == 0:
         try:
             control.close()  # a box that held it could pose as the host
-            supervisor.prepare()
+            supervisor.prepare_supervisor()
             _serve(socket.socket(fileno=descriptor), level)
         finally:
             os._exit(1)
@@ -109,7 +109,7 @@ def _serve(connection: socket.socket, level: Level) -> None:
         except OSError as error:
             connection.sendall(Message({"failure": f"can't make a box: {error}"}).encode())
             return
-        supervisor.serve(connection, box, limits)
+        supervisor.serve_box(connection, box, limits)
     except (BrokenMessageError, ConnectionError):
         return
 

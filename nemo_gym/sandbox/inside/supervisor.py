@@ -1,7 +1,7 @@
 """The first process of a box: runs programs for the host, watches their use of resources, and ends them.
 
-It answers one message after the other until the host closes the connection; then the box and everything in it is
-removed. A program that could not be confined is never run: the answer is a failure, and the host raises an error.
+It replies to one message after the other until the host closes the connection; then the box and everything in it is
+removed. A program that could not be confined is never run: the reply is a failure, and the host raises an error.
 """
 
 import atexit
@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from nemo_gym.sandbox.inside import kernel, system
 from nemo_gym.sandbox.inside.channel import BrokenMessageError, Message, receive
-from nemo_gym.sandbox.limits import KIB, MIB, ProgramEnding, SandboxLimits
+from nemo_gym.sandbox.inside.limits import KIB, MIB, ProgramEnding, SandboxLimits
 
 _LOOK_EVERY_S: Final = 0.1  # quick enough for limits in seconds; each look reads /proc for every process of the box
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -55,7 +55,7 @@ class Box(Protocol):
         """Remove everything that belongs to the box."""
 
 
-def serve(connection: socket.socket, box: Box, limits: SandboxLimits) -> None:
+def serve_box(connection: socket.socket, box: Box, limits: SandboxLimits) -> None:
     """Run what the host asks for until it closes the connection."""
     try:
         while True:
@@ -66,7 +66,7 @@ def serve(connection: socket.socket, box: Box, limits: SandboxLimits) -> None:
                 limits = execution.limits
                 box.reset(limits)
             connection.sendall(execution.run().encode())
-            # After the answer, so that the host does not wait for it.
+            # After the reply, so that the host does not wait for it.
             if request.head["fresh"]:
                 box.reset(limits)
     except (BrokenMessageError, ConnectionError):
@@ -250,7 +250,7 @@ class Execution:
         return Message(head, [bytes(self.written[1]), bytes(self.written[2])])
 
 
-def prepare() -> None:
+def prepare_supervisor() -> None:
     """Prepare a new copy of the fork server for serving a box."""
     gc.disable()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,6 +1,6 @@
 """Which parts of the system a box can see: programs, libraries and the interpreter; not homes, not data, not packages.
 
-Installed packages are hidden unless they are asked for. Most are not secret, but an environment that is installed as a
+Installed packages are hidden unless they are requested. Most are not secret, but an environment that is installed as a
 package contains the answers to its tasks.
 """
 
@@ -32,14 +32,14 @@ def readable(extra: Iterable[str] = ()) -> list[str]:
 
 
 def hidden(extra: Iterable[str] = ()) -> list[str]:
-    """The folders of installed packages, except those that were asked for."""
+    """The folders of installed packages, except those that were requested."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     own = [os.path.join(prefix, "lib", version) for prefix in (sys.base_prefix, sys.base_exec_prefix)]
     shared = [f"{prefix}/{folder}" for prefix in ("/usr/lib", "/usr/local/lib") for folder in _pythons(prefix)]
     paths = {os.path.join(folder, kind) for folder in (*own, *shared) for kind in _PACKAGES}
     paths.update(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
-    asked = tuple(map(os.path.abspath, extra))
-    return sorted(path for path in paths if os.path.isdir(path) and path not in asked)
+    requested = tuple(map(os.path.abspath, extra))
+    return sorted(path for path in paths if os.path.isdir(path) and path not in requested)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,28 @@
-"""The providers of sandboxes, by name: ours (``jail``), containers (``docker``, ``podman``), and what others register.
-
-A provider is configured by its name or by a mapping ``{name: {options}}``. ``resolve_provider_config`` finds the
-mapping in a server's configuration.
-"""
+"""Providers whose sandboxes are sessions of our own runners: on this machine (``jail``) and in containers."""
 
 import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.boxes import BoxSession, Runner
 from nemo_gym.sandbox.containers import ENGINES, ContainerRunner, ContainerSession
+from nemo_gym.sandbox.inside.limits import ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.interface import (
     SandboxCreateError,
     SandboxError,
     SandboxExecResult,
     SandboxHandle,
-    SandboxProvider,
     SandboxSpec,
     SandboxStatus,
 )
-from nemo_gym.sandbox.limits import ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.runners import Isolation, SandboxSettings, open_runner
 
-DEFAULT_PROVIDER: Final = "jail"
 _GRACE_S: Final = 1.0  # between the end of a sandbox's time to live and its removal
 _TIMED_OUT: Final = 124  # the exit code of the command ``timeout``
 _ERROR_TYPES: Final = {ProgramEnding.WALL_TIME: "timeout", ProgramEnding.CPU_TIME: "timeout"}
@@ -75,7 +69,6 @@ class _SessionProvider:
         timeout_s: float | None = None,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command in the shell."""
         if user is not None:
             raise ConfigError(f"the sandbox provider {self.name!r} has one user, so user={user!r} can't be chosen")
         sandbox = self._get(handle)
@@ -89,12 +82,10 @@ class _SessionProvider:
         return _exec_result(result)
 
     async def upload_file(self, handle: SandboxHandle, local: Path, remote: str) -> None:
-        """Copy a file into the sandbox."""
         content = await asyncio.to_thread(Path(local).read_bytes)
         await self._get(handle).session.upload(remote, content)
 
     async def download_file(self, handle: SandboxHandle, remote: str, local: Path) -> None:
-        """Copy a file out of the sandbox."""
         content = await self._get(handle).session.download(remote)
         await asyncio.to_thread(Path(local).write_bytes, content)
 
@@ -110,7 +101,6 @@ class _SessionProvider:
             await sandbox.stop()
 
     async def aclose(self) -> None:
-        """End all sandboxes."""
         for sandbox in tuple(self._open.values()):
             await sandbox.stop()
         self._open.clear()
@@ -142,7 +132,7 @@ class JailProvider(_SessionProvider):
             self._runner = None
 
     async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> BoxSession:
-        unable = {"image": spec.image, "ports": spec.ports, "resources.gpu": spec.resources.gpu}
+        unable = {"image": spec.image, "ports": spec.ports, "resources.gpu": spec.needs.gpu}
         for name, value in unable.items():
             if value:
                 raise SandboxCreateError(f"the sandbox provider 'jail' has no {name} ({value!r}); use 'docker'")
@@ -159,15 +149,57 @@ class ContainerProvider(_SessionProvider):
         self._runner = ContainerRunner(image=image, engine=self.name)
 
     async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> ContainerSession:
-        if spec.ports or spec.resources.gpu:
+        if spec.ports or spec.needs.gpu:
             raise SandboxCreateError(f"the sandbox provider {self.name!r} offers neither ports nor GPUs")
         return await self._runner.open_session(limits=limits, image=spec.image)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerCreateConfig:
+    """How containers are created, as NeMo Gym's folders write it.
+
+    Ours have no network and no capabilities, and a read-only system; an option that would change that is refused.
+    """
+
+    keepalive_shell: str = "/bin/sh"
+    keepalive_cmd: str = "sleep infinity"
+    start_timeout_s: float = 600
+    use_init: bool = True
+    network: str | None = None
+    read_only: bool = False
+    cap_drop: Sequence[str] = ()
+    security_opt: Sequence[str] = ()
+    pids_limit: int | None = None
+    extra_run_args: Sequence[str] = ()
+    apply_resource_limits: bool = True
+    publish_host: str = "127.0.0.1"
+
+    def check(self) -> None:
+        """Refuse what containers here can't have."""
+        wanted = {"extra_run_args": self.extra_run_args, "network": self.network not in (None, "none")}
+        if refused := [name for name, value in wanted.items() if value]:
+            raise ConfigError(
+                f"the sandbox provider 'docker' does not take {', '.join(refused)}: its containers have no network",
+                hint="remove these options, or register a provider of your own with register_provider",
+            )
 
 
 class DockerProvider(ContainerProvider):
     """Containers of Docker."""
 
     name = ENGINES[0]
+
+    def __init__(
+        self,
+        image: str = "python:3.12-slim",
+        *,
+        exec: Mapping[str, Any] | None = None,  # noqa: A002 - the name is part of the interface
+        create: DockerCreateConfig | Mapping[str, Any] | None = None,
+        probe: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(image)
+        del exec, probe  # limits of commands are those of the box, and a container is probed by its first command
+        (create if isinstance(create, DockerCreateConfig) else DockerCreateConfig(**(create or {}))).check()
 
 
 class PodmanProvider(ContainerProvider):
@@ -203,63 +235,9 @@ class _Open:
         self._ending = asyncio.ensure_future(self.session.stop())
 
 
-ProviderFactory = Callable[..., SandboxProvider]
-_BUILT_IN: Final[Mapping[str, ProviderFactory]] = {
-    provider.name: provider for provider in (JailProvider, DockerProvider, PodmanProvider)
-}
-_registered: dict[str, ProviderFactory] = {}
-
-
-def register_provider(name: str, provider: ProviderFactory) -> None:
-    """Register a provider under a name, replacing any earlier one."""
-    _registered[name] = provider
-
-
-def get_provider_class(name: str) -> ProviderFactory:
-    """The provider that is registered under a name."""
-    known = {**_BUILT_IN, **_registered}
-    if name not in known:
-        raise ConfigError(f"there is no sandbox provider {name!r}", hint=f"choose one of {', '.join(sorted(known))}")
-    return known[name]
-
-
-def list_providers() -> list[str]:
-    """All names, in alphabetical order."""
-    return sorted({**_BUILT_IN, **_registered})
-
-
-def create_provider(config: str | Mapping[str, Any] | SandboxProvider) -> SandboxProvider:
-    """Create a provider from its name or from ``{name: {options}}``; a provider is returned unchanged."""
-    if isinstance(config, SandboxProvider):
-        return config
-    name, options = (config, {}) if isinstance(config, str) else _only_item(config)
-    try:
-        return get_provider_class(name)(**options)
-    except TypeError as error:
-        raise ConfigError(f"the options of the sandbox provider {name!r} are not valid: {error}") from error
-
-
-def resolve_provider_config(config: Any, global_config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The provider's mapping, from a mapping, an entry of ``sandbox_providers``, or the name of a registered one."""
-    if config is None:
-        return {DEFAULT_PROVIDER: {}}
-    if not isinstance(config, str):
-        name, options = _only_item(config)
-        return {name: options}
-    named = (global_config or {}).get("sandbox_providers") or {}
-    return dict(named[config]) if config in named else {config: {}}
-
-
-def _only_item(config: Any) -> tuple[str, dict[str, Any]]:
-    if not isinstance(config, Mapping) or len(config) != 1:
-        raise ConfigError(f"a sandbox provider is a name or one name with options, not {config!r}")
-    name, options = next(iter(config.items()))
-    return str(name), dict(options or {})
-
-
 def _limits_of(spec: SandboxSpec) -> SandboxLimits:
     limits = _SESSION_LIMITS
-    resources = spec.resources
+    resources = spec.needs
     if resources.memory_mib:
         limits = replace(limits, memory_mib=resources.memory_mib)
     if resources.disk_gib:

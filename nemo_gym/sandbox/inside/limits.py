@@ -31,7 +31,6 @@ class SandboxLimits:
                 raise ConfigError(f"the limit {field.name} must be a positive number, not {value!r}")
 
     def to_json(self) -> dict[str, Any]:
-        """The limits by name."""
         return asdict(self)
 
 

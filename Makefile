@@ -21,11 +21,11 @@ define set_up
 	@touch $@
 endef
 
-.PHONY: help demo train test clients check format ray-chaos lowest engines bench bench-all soak clean
+.PHONY: help demo train test clients check format ray-chaos lowest engines bench bench-all mutants soak soak-kills clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(DEV): PACKAGES := -e '.[dev,local]'
 $(DEV): pyproject.toml
@@ -79,6 +79,8 @@ engines: $(DEV) ## run real engines (llama.cpp, vLLM, transformers) through our 
 bench: $(DEV) ## measure the cost of a rollout compared with a bare HTTP client
 	$(BIN)/python benchmarks_perf/bench.py
 	$(BIN)/python benchmarks_perf/bench_models.py
+	$(BIN)/python benchmarks_perf/bench_long.py
+	$(BIN)/python benchmarks_perf/bench_long.py --memory
 	$(BIN)/python benchmarks_perf/bench_metrics.py
 
 bench-all: bench ## these and all other measurements: scale, concurrency, viewer, export, embedded model (half an hour)
@@ -90,8 +92,14 @@ bench-all: bench ## these and all other measurements: scale, concurrency, viewer
 	$(BIN)/python benchmarks_perf/bench_mcp.py
 	$(BIN)/python benchmarks_perf/bench_local_model.py
 
+mutants: $(DEV) ## change the code on purpose and see whether the tests notice (ARGS="--seed 2"; half an hour)
+	$(BIN)/python scripts/mutants.py $(ARGS)
+
 soak: $(DEV) ## run 100,000 rollouts through faults, kills, outages and Ctrl-C; none may be lost or repeated (half an hour)
 	$(BIN)/python benchmarks_perf/soak.py
+
+soak-kills: $(DEV) ## kill servers at random 50 times over 10,000 rollouts; all of them must complete once (minutes)
+	$(BIN)/python benchmarks_perf/soak_kills.py
 
 clean: ## remove everything the targets made
 	rm -rf $(VENV) .venv-lowest .mypy_cache .pytest_cache .ruff_cache build dist

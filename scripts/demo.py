@@ -1,26 +1,24 @@
 """What `make demo` runs: a small language model attempts five tasks, four times each; each rollout is scored and saved.
 
-    python scripts/demo.py [model configuration] [name=value …]
+    python scripts/demo.py [--model NAME] [--base-url URL] [--api-key KEY]
 
-It shows the command, runs it, and then shows the rewards of each task, one rollout, and what to type next. Another
-model's configuration, or more parameters, may be given.
+It shows the Python that it runs, then the rewards of each task, one rollout, and what to type next.
 """
 
-import contextlib
-import io
+import argparse
 import json
-import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import nemo_gym
 from nemo_gym.cli import console
-from nemo_gym.cli.main import main as run_command
-from nemo_gym.errors import ExitCode
+from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.view.transcript import render_transcript
 
-MODEL: Final = "responses_api_models/local_model/configs/local_model.yaml"
+ENVIRONMENT: Final = "calculator"
+OPTIONS: Final[dict[str, Any]] = {"repeats": 4, "temperature": 0.7, "max_output_tokens": 100}
 OUTPUT: Final = Path("results/demo/rollouts.jsonl")
 WIDTH: Final = 100
 INTRODUCTION: Final = """\
@@ -33,73 +31,69 @@ source .venv/bin/activate
 ng_viewer +jsonl_fpath=results/demo/rollouts.jsonl
 
 # another environment
-ng eval run --resources-server format_following --model-type local_model --num-repeats 4 --max-output-tokens 100 \\
-    -i resources_servers/format_following/data/example.jsonl -a format_following_simple_agent -o results/format.jsonl
+ng eval run format_following --model local --num-repeats 4 --max-output-tokens 100 --output results/format.jsonl
 
 # your own endpoint: OpenAI, vLLM, SGLang, llama.cpp, ...
-ng eval run --resources-server calculator --model-type openai_model \\
-    --model-url http://127.0.0.1:8000/v1 --model-api-key none --model my-model \\
-    -i resources_servers/calculator/data/example.jsonl -a calculator_simple_agent -o results/mine.jsonl"""
-
-Record = dict[str, Any]
+ng eval run calculator --model openai:my-model --model-url http://127.0.0.1:8000/v1 --model-api-key none \\
+    --output results/mine.jsonl"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demonstration and return the exit code of the collection."""
-    # A second demonstration keeps the rollouts of the first in a folder beside its own.
-    again = ["+overwrite=true"] if OUTPUT.exists() else []
-    command = collection(*arguments, *again)
-    console.emit(f"{INTRODUCTION}\n\n{heading('This runs')}\n{shown(command)}\n")
-    # The command writes its metrics twice: for people to stderr, and as JSON to stdout. People are enough here.
-    with contextlib.redirect_stdout(io.StringIO()):
-        code = run_command(command)
-    if code not in {ExitCode.OK, ExitCode.FAILURES}:
-        return code
-    records = [json.loads(line) for line in OUTPUT.read_text("utf-8").splitlines()]
-    if records:
-        console.emit(f"\n{heading('Rewards of each task, one for each attempt')}\n{rewards_by_task(records)}")
-        console.emit(f"\n{heading('One rollout')}\n{render_transcript(worth_reading(records), width=WIDTH)}")
+    """Run the demonstration."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="local")
+    parser.add_argument("--base-url")
+    parser.add_argument("--api-key")
+    given = parser.parse_args(arguments)
+    console.emit(f"{INTRODUCTION}\n\n{shown(given.model)}")
+    # A second demonstration moves the rollouts of the first to a folder beside its own.
+    files: dict[str, Any] = {"output": OUTPUT, "overwrite": True}
+    endpoint: dict[str, Any] = {"base_url": given.base_url, "api_key": given.api_key}
+    if given.model == "local":
+        # With few at once, rollouts end from early on, and the examples in the prompt are read less often.
+        endpoint["model_settings"] = {"n_parallel": 2}
+    try:
+        run = nemo_gym.collect(ENVIRONMENT, model=given.model, **files, **endpoint, **OPTIONS)
+    except (ConfigError, RolloutError) as error:
+        hint = getattr(error, "hint", None)
+        print(f"error: {error}" + (f"\n\nhint: {hint}" if hint else ""), file=sys.stderr)
+        return 1
+    console.emit(f"\n{heading('Rewards of each task, one for each attempt')}\n{rewards_by_task(run)}")
+    console.emit(f"{len(run)} rollouts in {run.path}, mean reward {run.mean_reward}")
+    console.emit(f"\n{heading('One rollout')}\n{transcript(worth_reading(list(run)))}")
     console.emit(f"\n{heading('What to type next')}\n{NEXT}")
-    return code
+    return 0
 
 
-def collection(*arguments: str) -> list[str]:
-    """Build the command line: an optional configuration of a model, then parameters."""
-    names_model = bool(arguments) and "=" not in arguments[0]
-    model, more = (arguments[0], arguments[1:]) if names_model else (MODEL, arguments)
-    return [
-        "ng_collect_rollouts",
-        f"+config_paths=[resources_servers/calculator/configs/calculator.yaml,{model}]",
-        "+agent_name=calculator_simple_agent",
-        "+input_jsonl_fpath=resources_servers/calculator/data/example.jsonl",
-        f"+output_jsonl_fpath={OUTPUT}",
-        "+num_repeats=4",
-        "+responses_create_params.temperature=0.7",
-        "+responses_create_params.max_output_tokens=100",
-        *more,
-    ]
+def shown(model: str, options: Mapping[str, Any] = OPTIONS) -> str:
+    """Write the call as a person would type it."""
+    values = ", ".join(f"{name}={json.dumps(value)}" for name, value in {"model": model, **options}.items())
+    return f"run = nemo_gym.collect({json.dumps(ENVIRONMENT)}, {values})"
 
 
-def shown(command: Sequence[str]) -> str:
-    """Write a command line as a person would type it, one argument a line."""
-    return " \\\n    ".join(shlex.quote(word) for word in command)
-
-
-def rewards_by_task(records: Iterable[Record]) -> str:
+def rewards_by_task(run: nemo_gym.Run) -> str:
     """List the tasks, each with its question and the reward of each of its rollouts."""
-    tasks: dict[int, list[Record]] = {}
-    for record in sorted(records, key=lambda record: (record["_ng_task_index"], record["_ng_rollout_index"])):
-        tasks.setdefault(record["_ng_task_index"], []).append(record)
+    tasks: dict[int, list[nemo_gym.Rollout]] = {}
+    for rollout in sorted(run, key=lambda rollout: rollout.key or (0, 0)):
+        tasks.setdefault(rollout.key.task if rollout.key else 0, []).append(rollout)
     rows = [
-        (str(task), rollouts[0]["question"], "  ".join(f"{rollout['reward']:g}" for rollout in rollouts))
+        (str(task), rollouts[0].task["question"], "  ".join(f"{rollout.reward:g}" for rollout in rollouts))
         for task, rollouts in tasks.items()
     ]
     return console.columns(rows)
 
 
-def worth_reading(records: Sequence[Record]) -> Record:
+def worth_reading(rollouts: Sequence[nemo_gym.Rollout]) -> nemo_gym.Rollout:
     """Pick a rollout that was right and used the tool, if there is one."""
-    return max(records, key=lambda record: (record["reward"] > 0, record["used_calculator"]))
+    return max(rollouts, key=lambda rollout: (rollout.reward or 0.0, rollout.fields["used_calculator"]))
+
+
+def transcript(rollout: nemo_gym.Rollout) -> str:
+    """What happened in a rollout, from the question on; the prompt begins with two examples."""
+    asked = {"input": rollout.record.params["input"][-1:]}
+    fields = {"responses_create_params": asked, "response": rollout.record.response, "reward": rollout.reward}
+    _, _, text = render_transcript(fields, width=WIDTH).split("\n", 2)
+    return text
 
 
 def heading(text: str) -> str:

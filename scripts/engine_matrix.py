@@ -154,8 +154,8 @@ def run(engine: Engine, places: Places, python: str | None) -> None:
     )
     recording_of(engine.name).write(version.strip(), results)
     print(f"{engine.name} {version.strip()}")
-    for name, (words, _) in results.items():
-        print(f"  {name:<32}{words}")
+    for name, (result, _) in results.items():
+        print(f"  {name:<32}{result}")
 
 
 def installed(engine: Engine, places: Places) -> Path:
@@ -236,16 +236,16 @@ def wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -
 
 
 async def results_of(port: int, model: str) -> dict[str, tuple[str, list[dict[str, object]]]]:
-    """What came of each case, and all that was said meanwhile."""
+    """What came of each case, and all exchanges meanwhile."""
     found: dict[str, tuple[str, list[dict[str, object]]]] = {}
     for name, case in CASES.items():
         async with recording_proxy(f"http://127.0.0.1:{port}", model) as proxy:
             try:
-                words = await case(proxy.url, model)
+                result = await case(proxy.url, model)
             except AssertionError as error:
-                words = f"FAILED: {str(error)[:80]}"
+                result = f"FAILED: {str(error)[:80]}"
         await close_http_client()
-        found[name] = (words, proxy.exchanges)
+        found[name] = (result, proxy.exchanges)
     return found
 
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.metrics.profile import read_records
 from nemo_gym.metrics.statistics import AgentAverages, average_fields
+from nemo_gym.schemas.record import read_records
 
 USAGE = "usage: python scripts/print_aggregate_results.py +jsonl_fpath=FILE"
 
@@ -18,7 +18,7 @@ def averages_of(path: Path) -> dict[str, AgentAverages]:
     """Average the numeric fields of a rollout file, by agent."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file", hint="check the path given with +jsonl_fpath=")
-    return average_fields(line.record for line in read_records(path, "jsonl_fpath"))
+    return average_fields(line.record for line in read_records(path))
 
 
 def main(arguments: list[str]) -> int:

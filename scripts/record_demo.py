@@ -24,7 +24,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
-COLUMNS: Final = 100
+COLUMNS: Final = 104
 CELL_WIDTH: Final = 7.8
 LINE_HEIGHT: Final = 17.0
 FONT_SIZE: Final = 13

@@ -116,8 +116,8 @@ def take(browser: Any, shots: Sequence[Shot], output: Path, addresses: dict[str,
 # A rollout with tokens and times that failed its check after calling tools, and a repeat that passed.
 PAIR: Final = """async () => {
     const ask = async (filter) => {
-        const answer = await fetch("api/rollouts?" + new URLSearchParams({ filter, limit: 1000 }));
-        return (await answer.json()).rows;
+        const reply = await fetch("api/rollouts?" + new URLSearchParams({ filter, limit: 1000 }));
+        return (await reply.json()).rows;
     };
     for (const row of await ask("reward < 1 and tool_calls >= 2 and failure is null")) {
         if (row.values.task % 5) continue;

@@ -18,6 +18,7 @@ import json
 import os
 import resource
 import runpy
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -39,6 +40,7 @@ def start(request: dict[str, Any]) -> int:
     code: Any = 1
     try:
         os.setsid()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(request["environment"])

@@ -20,7 +20,7 @@ import pytest
 
 from nemo_gym.cli.main import main
 from nemo_gym.global_config import reset_global_config
-from nemo_gym.rollouts.outcome import OUTSIDE
+from nemo_gym.rollouts.store.outcome import OUTSIDE
 
 if TYPE_CHECKING:
     from conftest import MockModel, MockProcess
@@ -188,7 +188,7 @@ def test_an_agent_that_does_not_exist(desk: Desk) -> None:
     expect(
         ran,
         1,
-        "error: the plan names the agent 'an_example_single_tool_call_simple_agent', which is not among the servers",
+        "error: the plan needs agent 'an_example_single_tool_call_simple_agent', but no such server is running",
         "hint: Did you mean: 'example_single_tool_call_simple_agent'?",
     )
 
@@ -248,7 +248,7 @@ def test_no_head_server(desk: Desk) -> None:
     )
     ran = desk.type("ng_status", head)
     assert ran.out == "No NeMo Gym servers found running.\n"
-    expect(ran, 0, f"warning: no head server answers at 127.0.0.1:{port}")
+    expect(ran, 0, f"warning: no head server replies at 127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("owner", ["head server", "policy_model"])
@@ -417,7 +417,7 @@ def test_a_model_endpoint_that_refuses_connections(fails_and_recovers: Callable[
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
     fails_and_recovers(
-        "connection",
+        "unreachable",
         f"model mock-model at {url}: cannot connect: Connection refused",
         "check that the endpoint is up and that its base URL is right",
         overrides=(f"++policy_base_url={url}",),
@@ -428,8 +428,8 @@ def test_a_model_endpoint_that_refuses_connections(fails_and_recovers: Callable[
     ("status", "kind", "hint"),
     [
         (401, "auth", "check the API key"),
-        (403, "auth", "check the API key"),
-        (404, "rejected", "check the base URL and the model's name"),
+        (403, "auth", "check what the API key, its account and its region may use"),
+        (404, "unreachable", "check the base URL and the model's name"),
         (429, "rate_limited", "send fewer requests: lower max_concurrent_requests or num_samples_in_parallel"),
         (500, "model_error", "the endpoint itself failed; its log says more"),
     ],
@@ -447,8 +447,8 @@ def test_a_model_endpoint_that_hangs(fails_and_recovers: Callable[..., None], mo
     model.set(hang_nth=1)
     fails_and_recovers(
         "timeout",
-        "no answer within 0.3 s",
-        "raise request_timeout_s, or ask for shorter answers",
+        "no reply within 0.3 s",
+        "raise request_timeout_s, or limit completions",
         overrides=(f"{MODEL}.request_timeout_s=0.3",),
     )
 
@@ -456,11 +456,11 @@ def test_a_model_endpoint_that_hangs(fails_and_recovers: Callable[..., None], mo
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        ("malformed", "invalid_response", "the answer is not a response (body: Invalid JSON: EOF while parsing"),
+        ("malformed", "invalid_response", "the reply is not a response (body: Invalid JSON: EOF while parsing"),
         ("html", "invalid_response", "(body: Invalid JSON: expected value at line 1 column 1): <html><body>gateway"),
-        ("schema", "invalid_response", "the answer is not a response (id: Field required;"),
-        ("error200", "model_error", "answered with an error: overloaded; the endpoint itself failed"),
-        ("cut", "connection", "the answer broke off; check that the endpoint is up"),
+        ("schema", "invalid_response", "the reply is not a response (id: Field required;"),
+        ("error200", "model_error", "replied with an error: overloaded; the endpoint itself failed"),
+        ("cut", "connection", "the reply broke off; check that the endpoint is up"),
     ],
 )
 def test_a_model_endpoint_that_gives_no_valid_response(
@@ -500,7 +500,7 @@ def test_arguments_that_are_not_json_are_told_to_the_model(desk: Desk, model: "M
 def test_a_tool_that_hangs_ends_with_the_time_of_the_rollout(desk: Desk) -> None:
     arguments = write_environment("dawdling", tool="import asyncio; await asyncio.sleep(3600)")
     ran = desk.type("ng_collect_rollouts", *arguments, *GO_ON, "+rollout_timeout_s=0.3")
-    expect(ran, 3, "\ntimeout ", "no answer within 0.3 s", "1 of 2 rollouts completed (1 failed)")
+    expect(ran, 3, "\ntimeout ", "no reply within 0.3 s", "1 of 2 rollouts completed (1 failed)")
 
 
 def test_a_verifier_that_raises_gives_a_failure_and_no_reward(desk: Desk) -> None:

@@ -8,18 +8,20 @@ from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from nemo_gym.api.runs import PlannedTasks, Rollout
+from nemo_gym.schemas.record import Record
 from tests.forked_commands import ForkedCommands, Ran
 
 if TYPE_CHECKING:
     from conftest import MockModel
 
 ROOT = Path(__file__).parent.parent
-OPENAI_MODEL = "responses_api_models/openai_model/configs/openai_model.yaml"
+LONGEST_PICTURE = 25
 
 
 def load(name: str) -> ModuleType:
@@ -34,18 +36,15 @@ def load(name: str) -> ModuleType:
 demo, record_demo = load("demo"), load("record_demo")
 
 
-@pytest.fixture
-def policy(mock_model: "MockModel") -> list[str]:
-    return [f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"]
-
-
 RunDemo = Callable[..., Ran]
 
 
 @pytest.fixture
-def run_demo(tmp_path: Path, policy: list[str], commands: ForkedCommands) -> RunDemo:
+def run_demo(tmp_path: Path, mock_model: "MockModel", commands: ForkedCommands) -> RunDemo:
+    endpoint = ("--model", "openai:mock", "--base-url", mock_model.base_url, "--api-key", "none")
+
     def run(*more: str) -> Ran:
-        return commands.run("python", str(ROOT / "scripts/demo.py"), OPENAI_MODEL, *policy, *more, folder=tmp_path)
+        return commands.run("python", str(ROOT / "scripts/demo.py"), *endpoint, *more, folder=tmp_path)
 
     return run
 
@@ -59,13 +58,12 @@ def test_it_collects_five_tasks_four_times_and_shows_what_there_is(
     rollouts = (tmp_path / "results/demo/rollouts.jsonl").read_text().splitlines()
     keys = {(row["_ng_task_index"], row["_ng_rollout_index"]) for row in map(json.loads, rollouts)}
     assert keys == {(task, repeat) for task in range(5) for repeat in range(4)}
-    assert "ng_collect_rollouts" in done.out
-    assert (done.out + done.err).count("mean/reward") == 1
+    assert demo.shown("openai:mock") in done.out
+    assert "20 rollouts in results/demo/rollouts.jsonl, mean reward 0" in done.out
     assert "What is 95% of 200?" in done.out
     assert "model output from here on" in done.out
     assert demo.NEXT in done.out
     assert "Collecting rollouts: 100%" in done.err
-    assert "results/demo/rollouts.jsonl" in done.err
     # Once more: what is there does not stand in the way.
     assert run_demo().code == 0
     viewer = next(line for line in demo.NEXT.splitlines() if line.startswith("ng_viewer"))
@@ -73,33 +71,23 @@ def test_it_collects_five_tasks_four_times_and_shows_what_there_is(
     assert "What is 95% of 200?" in (tmp_path / "page.html").read_text("utf-8")
 
 
-def test_the_command_that_it_shows_is_the_one_in_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8").replace("\\\n", " ")
-    commands = [shlex.split(line) for line in readme.splitlines() if line.startswith("ng_collect_rollouts")]
-    assert demo.collection() in commands
-
-
-def test_parameters_alone_keep_the_embedded_model() -> None:
-    """As in a second ``make demo``, which adds only that the first one's output may be moved aside."""
-    assert demo.collection("+overwrite=true") == [*demo.collection(), "+overwrite=true"]
-    assert OPENAI_MODEL in demo.collection(OPENAI_MODEL, "+overwrite=true")[1]
+def test_the_call_that_it_shows_is_the_one_in_the_readme() -> None:
+    assert demo.shown("local") in (ROOT / "README.md").read_text("utf-8").splitlines()
 
 
 def test_a_mistake_ends_it_before_there_is_anything_to_show(run_demo: RunDemo) -> None:
-    done = run_demo("+number_of_repeats=1")
+    done = run_demo("--model", "openai:")
 
-    assert done.code == 2
-    assert "num_repeats" in done.err
+    assert done.code == 1
+    assert done.err.startswith("error: 'openai:' names no model\n\nhint: ")
     assert demo.NEXT not in done.out
 
 
 def test_what_it_says_to_type_next_can_be_typed(
     tmp_path: Path, mock_model: "MockModel", commands: ForkedCommands
 ) -> None:
-    (tmp_path / "env.yaml").write_text(
-        f"policy_base_url: {mock_model.base_url}\npolicy_api_key: none\npolicy_model_name: mock\n"
-    )
-    text = demo.NEXT.replace("\\\n", " ").replace("local_model", "openai_model")
+    endpoint = f"--model openai:mock --model-url {mock_model.base_url} --model-api-key none"
+    text = demo.NEXT.replace("\\\n", " ").replace("--model local", endpoint)
     lines = text.replace("http://127.0.0.1:8000/v1", mock_model.base_url).splitlines()
     for words in (shlex.split(line) for line in lines if line.startswith("ng ")):
         done = commands.run(*words, folder=tmp_path)
@@ -107,8 +95,8 @@ def test_what_it_says_to_type_next_can_be_typed(
     assert {path.name for path in (tmp_path / "results").glob("*.jsonl")} >= {"format.jsonl", "mine.jsonl"}
 
 
-def rollout(reward: float, *, used: bool) -> dict[str, Any]:
-    return {"reward": reward, "used_calculator": used}
+def rollout(reward: float, *, used: bool) -> Rollout:
+    return Rollout(Record({"reward": reward, "used_calculator": used}), PlannedTasks(Path("none.jsonl")))
 
 
 def test_it_shows_a_rollout_that_was_right_and_used_the_tool() -> None:
@@ -165,6 +153,35 @@ def test_the_picture_is_valid_and_holds_hostile_text_as_text() -> None:
     ]
 
 
+WARNS_DURING_A_RUN = """
+import logging, sys
+from pathlib import Path
+from nemo_gym.cli import console
+from nemo_gym.rollouts.progress import Progress
+from nemo_gym.rollouts.store.history import AttemptPolicy
+from nemo_gym.rollouts.store.plan_file import PlanOnDisk
+
+plan = PlanOnDisk(Path("plan"), AttemptPolicy(), planned=9)
+for position in range(9):
+    plan.owe(position, "alpha")
+with console.logs():
+    progress = Progress(plan, sys.stderr)
+    for number in range(3):
+        logging.getLogger("nemo_gym").warning("number %d", number)
+    progress.close()
+"""
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_a_warning_during_a_run_is_a_line_of_its_own_above_the_bar(columns: int) -> None:
+    screen = record_demo.Screen(columns=columns)
+    assert record_demo.record([sys.executable, "-c", WARNS_DURING_A_RUN], screen) == 0
+    *lines, bar, last = [record_demo.text_of(line).rstrip() for line in screen.lines]
+    assert lines == ["warning: number 0", "warning: number 1", "warning: number 2"]
+    assert bar.startswith("Collecting rollouts:   0%|")
+    assert last == ""
+
+
 def test_a_command_is_recorded_on_a_terminal() -> None:
     screen = record_demo.Screen()
     program = "import sys, os; print(sys.stdout.isatty(), os.get_terminal_size().columns); sys.exit(3)"
@@ -177,7 +194,9 @@ def test_a_command_is_recorded_on_a_terminal() -> None:
 
 def test_the_picture_in_the_repository_shows_a_finished_run() -> None:
     svg = ET.parse(ROOT / "docs/images/demo.svg").getroot()
-    text = "\n".join("".join(element.itertext()) for element in svg.iter("{http://www.w3.org/2000/svg}text"))
+    shown = [*svg.iter("{http://www.w3.org/2000/svg}text")]
+    text = "\n".join("".join(element.itertext()) for element in shown)
+    assert len({element.get("y") for element in shown[1:]}) <= LONGEST_PICTURE
     assert "$" in text
     assert re.search(r"Collecting rollouts: 100%.*20/20", text)
     assert "calculator(expression=" in text

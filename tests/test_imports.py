@@ -1,15 +1,21 @@
 """What an import costs and what it offers: no heavy module on the usual paths, every name that authors import."""
 
 import importlib
+import inspect
 import json
 import os
+import pkgutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import pytest
+
+import nemo_gym
 
 if TYPE_CHECKING:
     from conftest import MockModel
@@ -161,3 +167,41 @@ NAMES = {
 )
 def test_names_are_where_authors_import_them(module: str, name: str) -> None:
     assert getattr(importlib.import_module(module), name) is not None
+
+
+def public_functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The functions and the methods that a module defines itself."""
+    for name, value in list(vars(module).items()):
+        if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
+            continue
+        members = {name: value} if isinstance(value, FunctionType) else {}
+        if inspect.isclass(value):
+            own = list(vars(value).items())
+            members = {
+                f"{name}.{each}": getattr(found, "__func__", getattr(found, "fget", found)) for each, found in own
+            }
+        for each, found in members.items():
+            # Functions that a library put into a class have its globals.
+            if isinstance(found, FunctionType) and found.__globals__ is vars(module):
+                yield f"{module.__name__}.{each}", found
+
+
+def test_the_type_hints_of_every_function_can_be_resolved() -> None:
+    unresolved, count = {}, 0
+    for found in pkgutil.walk_packages(nemo_gym.__path__, "nemo_gym."):
+        if found.name.endswith("__main__"):
+            continue
+        try:
+            module = importlib.import_module(found.name)
+        except ModuleNotFoundError as error:  # of an extra that is not installed
+            if (error.name or "").startswith("nemo_gym"):
+                raise
+            continue
+        for name, function in public_functions(module):
+            count += 1
+            try:
+                get_type_hints(function)
+            except (NameError, TypeError) as error:
+                unresolved[name] = str(error)
+    assert not unresolved
+    assert count > 2000

@@ -24,10 +24,10 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.rollouts.classify import outcome_of_answer, outcome_of_record
-from nemo_gym.rollouts.outcome import Completed, Failed, Usage
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.classify import outcome_of_record, outcome_of_reply
+from nemo_gym.rollouts.store.outcome import Completed, Failed, PlannedRollout
 from nemo_gym.rollouts.tally import Spending
+from nemo_gym.schemas.record import Usage
 from nemo_gym.schemas.rows import Prices, RolloutKey
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
@@ -140,7 +140,15 @@ async def test_a_verdict_has_a_label_a_score_and_the_judges_words() -> None:
         ({"labels": {"yes": 1, "no": 0}}, "I do not know.", None),
         ({"labels": {"A": 1, "B": 0}}, "Answer A is a BAD one, so: b", "B"),
         ({"labels": {"A": 1, "B": 0}}, "Neither ABBA nor a_b", None),
-        ({"labels": {"[[A>B]]": 1, "[[A>>B]]": 2}}, "First [[A>B]], but then [[A>>B]]", "[[A>>B]]"),
+        ({"labels": {"[[A>B]]": 1, "[[A>>B]]": 2}}, "First [[A>B]], but then [[A>>B]]", None),
+        ({"labels": {"[[A>B]]": 1, "[[A>>B]]": 2}}, "So: [[a>>b]].", "[[A>>B]]"),
+        ({"labels": {"[[YES]]": 1, "[[NO]]": 0}}, "[[YES]]\nIt says so.", "[[YES]]"),
+        ({"labels": {"[[YES]]": 1, "[[NO]]": 0}}, "[[YES]] The answer is right.", "[[YES]]"),
+        ({"labels": {"[[YES]]": 1, "[[NO]]": 0}}, "**Verdict:** [[YES]], because it is right.", "[[YES]]"),
+        ({"labels": {"[[YES]]": 1, "[[NO]]": 0}}, "They do not match [[NO]]", "[[NO]]"),
+        ({"labels": {"[[YES]]": 1, "[[NO]]": 0}}, "[[YES]] is wrong", None),
+        ({"labels": {"[[YES]]": 1, "[[NO]]": 0}}, "I cannot say [[YES]] here", None),
+        ({"labels": {"[[YES]]": 1, "[[NO]]": 0}}, "This is not [[YES]].", None),
         ({"labels": {"correct": 1, "incorrect": 0}}, "It is incorrect", "incorrect"),
         ({"labels": {"5": 1, "4": 0.5}, "pattern": r"Score: (\d)"}, "Score: 4. No, Score: 5 of 4", "5"),
         ({"labels": {"5": 1}, "pattern": r"Score: (\d)"}, "Score: 3", None),
@@ -172,6 +180,30 @@ async def test_a_verdict_has_a_label_a_score_and_the_judges_words() -> None:
 )
 def test_the_last_label_counts(fields: dict[str, Any], text: str, label: str | None) -> None:
     assert settings(prompt="?", **fields).label_in(text) == label
+
+
+@pytest.mark.parametrize(
+    ("reply", "label"),
+    [
+        ('{"reason": "It says [[OTHER]], but means the same.", "verdict": "[[SAME]]"}', "[[SAME]]"),
+        ('{"verdict": "[[OTHER]]", "reason": "no"}', "[[OTHER]]"),
+        ("They agree. [[SAME]]", "[[SAME]]"),  # an endpoint that ignores the schema
+        ('{"verdict": "[[SAME]]", "verdict": "[[OTHER]]"}', None),
+        ('{"verdict": "same"} [[SAME]]', None),
+        ('{"reason": "[[SAME]]"', None),
+        ('{"verdict": ["[[SAME]]"]}', None),
+        ("{" * 100_000, None),
+    ],
+)
+async def test_an_endpoint_that_writes_by_a_schema_has_a_field_for_the_verdict(reply: str, label: str | None) -> None:
+    judge, model = judge_with(lambda _: reply, **SAME, structured=True, max_attempts=2)
+    if label is None:
+        with pytest.raises(JudgeError, match=r"none of the labels .*2 attempts"):
+            await judge.ask(expected="a", answer="b")
+    else:
+        assert (await judge.ask(expected="a", answer="b")).label == label
+    schema = model.asked[0]["text"]["format"]["schema"]
+    assert schema["properties"]["verdict"]["enum"] == ["[[SAME]]", "[[OTHER]]"]
 
 
 @pytest.mark.parametrize(
@@ -404,7 +436,7 @@ async def test_an_attempt_that_failed_tells_what_its_model_had_spent() -> None:
     attach(client, "judged", Broken(config=config, server_client=client))
     reply = await run(client)
     planned = PlannedRollout(RolloutKey(0, 0), "agent", {}, 1, 3)
-    outcome = outcome_of_answer(planned, reply.status, reply.headers, await reply.read(), 0.1)
+    outcome = outcome_of_reply(planned, reply.status, reply.headers, await reply.read(), 0.1)
     assert isinstance(outcome, Failed)
     assert outcome.failure.kind == "verifier_error"
     assert outcome.usage == Usage(100, 7, 40)
@@ -443,11 +475,8 @@ async def test_an_answer_that_is_no_response_is_a_failure() -> None:
     client = new_client()
 
     class Odd(Scripted):
-        def responses_handler(self) -> Any:
-            async def answer() -> dict[str, int]:
-                return {"hello": 1}
-
-            return answer
+        async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> Any:
+            return JSONResponse({"hello": 1})
 
     config = BaseResponsesAPIModelConfig(host="", port=0, entrypoint="", name="judge")
     attach(client, "judge", Odd(config=config, server_client=client, script=lambda _: ""))

@@ -13,7 +13,7 @@ import pytest
 
 from nemo_gym.config.parse import parse_config
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.models.gate import origin
+from nemo_gym.servers.http.gate import origin
 from nemo_gym.servers.server_client import GymClient
 from responses_api_models.openai_model.tests.scripted_endpoint import Endpoint, error, reply, serving
 

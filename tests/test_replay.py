@@ -14,8 +14,8 @@ from aiohttp import web
 
 from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_config_dict, reset_global_config
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
-from nemo_gym.rollouts.store.saved_lines import sort_key
 from nemo_gym.rollouts.tally import Summary
+from nemo_gym.schemas.record import Record
 from nemo_gym.servers.gym import host_gym
 
 if TYPE_CHECKING:
@@ -97,12 +97,12 @@ def upstream_model(base_url: str, **settings: Any) -> list[str]:
 
 
 def lines(path: Path) -> list[bytes]:
-    return sorted(path.read_bytes().splitlines(), key=lambda line: sort_key(json.loads(line)))
+    return sorted(path.read_bytes().splitlines(), key=lambda line: Record.parse(line).sort_key())
 
 
 def failures(path: Path) -> list[tuple[Any, ...]]:
     records = map(json.loads, path.with_name(f"{path.stem}_failures.jsonl").read_bytes().splitlines())
-    return sorted((*sort_key(one), one["_ng_attempt"], one["_ng_failure_class"]) for one in records)
+    return sorted((*Record(one).sort_key(), one["_ng_attempt"], one["_ng_failure_class"]) for one in records)
 
 
 UPSTREAM = "{type: responses_api_models, name: upstream_model}"
@@ -158,7 +158,7 @@ async def test_with_a_cache_a_second_run_asks_for_nothing(tmp_path: Path) -> Non
     assert set(lines(first)) == set(lines(second))
     answers = {json.loads(line)["response"]["id"] for line in lines(first)}
     assert len(answers) == len(lines(first)) > 10
-    assert set(summary.tally.failures) <= {"connection"}
+    assert set(summary.tally.failures) <= {"unreachable"}
 
 
 async def test_what_the_cache_answers_is_not_spent_and_cached_prompts_have_their_price_in_every_turn(

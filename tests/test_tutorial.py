@@ -1,11 +1,14 @@
 """The tutorial, typed as it is written: real commands in real processes, in a folder outside the repository."""
 
+import http.server
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +93,7 @@ def check_tutorial_rollouts(terminal: Terminal, ran: Ran) -> None:
     """What the tutorial promises: a full bar, ten rows, the mean of every numeric field."""
     assert ran.code == 0, ran.err
     assert KEY not in ran.out + ran.err
-    assert re.search(r"Collecting rollouts: 100%\|\S*\| 10/10 ", ran.err)
+    assert re.search("Collecting rollouts: 100%, 10/10, ", ran.err)
     rows = terminal.rows()
     assert sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows) == [
         (task, rollout) for task in range(5) for rollout in range(2)
@@ -132,6 +135,9 @@ def test_the_tutorial_in_two_terminals(terminal: Terminal) -> None:
         assert "3 servers found (3 healthy, 0 unhealthy)" in status.out
 
         check_tutorial_rollouts(terminal, terminal.type("ng_collect_rollouts", *COLLECT))
+        again = terminal.type("ng_collect_rollouts", *COLLECT[:3], "+limit=2", "+num_repeats=1")
+        assert again.code == 0, again.err
+        assert (len(terminal.rows()), len(terminal.rows(f"{ROLLOUTS}.backup-1/{Path(ROLLOUTS).name}"))) == (2, 10)
 
         ended = gym.interrupt()
     assert (ended.code, ended.out) == (0, announced), ended.err
@@ -140,6 +146,53 @@ def test_the_tutorial_in_two_terminals(terminal: Terminal) -> None:
     assert len(ports) == 4  # three servers and the head server
     for port in ports:
         check_is_free(port)
+
+
+class Busy(http.server.BaseHTTPRequestHandler):
+    """An endpoint that refuses the first request for three seconds, and passes all others on."""
+
+    upstream = ""
+    refused = False
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if not type(self).refused:
+            type(self).refused = True
+            self.reply(429, b'{"error": {"message": "slow down"}}', ("Retry-After", "3"))
+            return
+        url = self.upstream + self.path.removeprefix("/v1")
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as reply:
+            self.reply(200, reply.read())
+
+    def reply(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (*headers, ("Content-Type", "application/json"), ("Content-Length", str(len(body)))):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_waiting_for_the_endpoint_uses_up_no_time_of_a_rollout_through_ng_run(
+    terminal: Terminal, mock_model: "MockModel"
+) -> None:
+    handler = type("BusyHere", (Busy,), {"upstream": mock_model.base_url})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as endpoint:
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        address = f"+policy_base_url=http://127.0.0.1:{endpoint.server_address[1]}/v1"
+        with terminal.start("ng_run", CONFIG_PATHS, address) as gym:
+            gym.read_until("Ctrl-C stops everything")
+            limits = ("+rollout_timeout_s=2", "+limit=1", "+num_repeats=1")
+            ran = terminal.type("ng_collect_rollouts", *COLLECT[:3], *limits)
+            gym.interrupt()
+        endpoint.shutdown()
+    assert ran.code == 0, ran.err
+    assert "retried" not in ran.err
+    assert handler.refused
+    assert len(terminal.rows()) == 1
 
 
 def test_servers_in_processes_of_their_own_give_the_same_and_leave_nothing_behind(terminal: Terminal) -> None:

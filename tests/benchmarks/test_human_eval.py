@@ -12,11 +12,11 @@ from nemo_gym.cli.main import main
 from nemo_gym.errors import ConfigError
 from nemo_gym.prompt import apply_prompt_to_row, load_prompt_config
 from nemo_gym.sandbox import SandboxLimits, SandboxSettings, sandbox_runner
+from resources_servers.python_code.answers import extract_code
 from resources_servers.python_code.verification import (
     HiddenTests,
     Verdict,
     complete,
-    extract_code,
     modules_in_the_box,
     verify_solution,
 )
@@ -47,7 +47,7 @@ async def verdicts(rows: list[dict[str, Any]], answers: list[str], isolation: An
 
         async def judge(row: dict[str, Any], answer: str) -> Verdict:
             tests = HiddenTests.model_validate(row["tests"])
-            solution = complete(tests.setup, extract_code(answer) or "")
+            solution = complete(tests.setup, extract_code(answer, tests.entry_point) or "")
             return await verify_solution(runner, solution, tests, limits=LIMITS)
 
         return list(await asyncio.gather(*map(judge, rows, answers)))
@@ -68,8 +68,24 @@ async def test_every_reference_passes_and_no_stub_does(
 async def test_whole_functions_count_as_completions_do(
     problems: list[dict[str, Any]], rows: list[dict[str, Any]]
 ) -> None:
-    whole = [f"Here:\n```python\n{each['prompt']}{each['canonical_solution']}\n```" for each in problems[:20]]
-    assert [verdict.passed for verdict in await verdicts(rows[:20], whole, "auto")] == [1] * 20
+    after = ("", "\n```python\nprint('an example')\n```", "\n```\n42\n```", "\n```python\ndef helper(): ...\n```")
+    for more in after:
+        whole = [f"Here:\n```python\n{each['prompt']}{each['canonical_solution']}\n```{more}" for each in problems[:20]]
+        assert [verdict.passed for verdict in await verdicts(rows[:20], whole, "auto")] == [1] * 20
+
+
+async def test_a_value_that_rewrites_a_class_of_the_judge_solves_nothing(rows: list[dict[str, Any]]) -> None:
+    trick = """import os
+def {name}(*items):
+    data = b'(Vreturned\\ncfractions\\nFraction\\n(N(dV__eq__\\ncbuiltins\\nstr\\nstb)R(' + b'N' * len(items) + b'tt.'
+    for fd in range(3, 64):
+        try: os.write(fd, (len(data).to_bytes(8, 'little') + data) * 50)
+        except OSError: pass
+    import time
+    time.sleep(60)
+"""
+    answers = [trick.format(name=row["tests"]["entry_point"]) for row in rows]
+    assert [verdict.passed for verdict in await verdicts(rows, answers, "auto")] == [0] * 164
 
 
 def test_rows_hold_prompt_and_tests_but_no_solution(problems: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.pipeline import export_rollouts
-from nemo_gym.export.recipe import Recipe
-from nemo_gym.export.sft import UnfitError, nemo_row
-from nemo_gym.export.tokens import only_span
+from nemo_gym.exporting.pipeline import export_rollouts
+from nemo_gym.exporting.recipe import Recipe
+from nemo_gym.exporting.sft import UnfitError, nemo_row
+from nemo_gym.exporting.tokens import only_span
 from nemo_gym.metrics.continuity import check_continuity
 
 SCRIPT = Path(__file__).absolute().parents[2] / "scripts" / "print_aggregate_results.py"

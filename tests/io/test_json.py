@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from nemo_gym.io.json import EncodedJson, decode, encode, encode_json
+from nemo_gym.io.json import decode, encode, encode_json
 
 
 @pytest.mark.parametrize("value", [{"a": "ü\n"}, [1, 2.5, None, True], "x", {"n": 2**80}, {"s": "\ud800"}])
@@ -27,10 +27,8 @@ def test_garbage_is_a_value_error() -> None:
             decode(garbage)
 
 
-@pytest.mark.parametrize("number", [1, 2**80])
-def test_parts_of_a_body_may_be_json_already(number: int) -> None:
-    body = {"messages": EncodedJson(b'[{"a": "\xc3\xbc"}]'), "seed": number}
-    assert json.loads(encode_json(body)) == {"messages": [{"a": "ü"}], "seed": number}
+def test_integers_of_a_body_may_have_any_length() -> None:
+    assert json.loads(encode_json({"seed": 2**80})) == {"seed": 2**80}
 
 
 def test_keys_of_a_body_may_be_numbers() -> None:

@@ -7,6 +7,7 @@ run are beside the file that a link points to.
 While a file is being replaced, a reader sees its old content or its new content, never a part of either.
 """
 
+import errno
 import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +16,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.io.compressed import ZSTD_SUFFIX
 
 BUFFER_BYTES: Final = 1 << 20
+# What only the user can change. Anything else that the operating system refuses is our bug.
+STORAGE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM})
 
 _OTHER_OUTPUT: Final = "choose another output"
 
@@ -34,6 +38,7 @@ _SUFFIXES: Final = {
     "agent_metrics": "_agent_metrics.json",
     "difficulty": "_difficulty.jsonl",
     "solve_rates": "_solve_rates.svg",
+    "audit": "_audit.jsonl",
     "status": "_status.json",
     "lock": ".lock",
 }
@@ -61,11 +66,12 @@ class RunFiles:
     timing: Path  # how long the run took, and what it had to work with
     metrics: Path  # the metrics of each agent
     details: Path  # intervals, coverage, cost: what we add to the metrics
-    manifest: Path  # what the run was asked to do
+    manifest: Path  # what the run was to do
     profile: Path  # rewards task by task
     agent_metrics: Path  # rewards agent by agent
     difficulty: Path  # how often each task was solved
     solve_rates: Path  # the same as a chart
+    audit: Path  # what an audit found suspicious
     status: Path  # what a running collection is doing; removed when it ends
     lock: Path  # held by the process that writes
     index: Path  # of the viewer; can be rebuilt at any time
@@ -74,7 +80,7 @@ class RunFiles:
     def of(cls, output: Path) -> Self:
         """The files that belong to an output path."""
         rollouts = follow_link(output)
-        folder, stem = rollouts.parent, rollouts.stem  # even if it is a folder, which is refused later
+        folder, stem = rollouts.parent, run_stem(rollouts)  # even if it is a folder, which is refused later
         beside = {name: folder / f"{stem}{suffix}" for name, suffix in _SUFFIXES.items()}
         return cls(rollouts=rollouts, index=folder / f"{rollouts.name}{INDEX_SUFFIX}", **beside)
 
@@ -86,7 +92,20 @@ class RunFiles:
     @property
     def computed(self) -> tuple[Path, ...]:
         """The files that are computed from the rollouts and become outdated when these change."""
-        return self.metrics, self.details, self.profile, self.agent_metrics, self.difficulty, self.solve_rates
+        return (
+            self.metrics,
+            self.details,
+            self.profile,
+            self.agent_metrics,
+            self.difficulty,
+            self.solve_rates,
+            self.audit,
+        )
+
+
+def run_stem(path: Path) -> str:
+    """The name of a rollout file without its endings, which the other files of its run begin with."""
+    return Path(path.name.removesuffix(ZSTD_SUFFIX)).stem
 
 
 def role_of(path: Path) -> str | None:
@@ -124,6 +143,24 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
             paths = sorted(map(Path, glob.glob(expanded, recursive=True)))  # noqa: PTH207 - absolute patterns
             found.update(dict.fromkeys(path for path in paths if path.is_file() and role_of(path) is None))
     return list(found)
+
+
+def named_files(patterns: str | Sequence[str], parameter: str, *, waits: bool = False) -> list[Path]:
+    """The files that a parameter names. A folder is an error, and so is no file, or one that does not exist.
+
+    With ``waits``, files that do not exist yet are left out.
+    """
+    names = split_patterns(patterns)
+    found = [path for path in find_files(names) if not waits or path.exists()]
+    for path in found:
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder", hint=f"+{parameter}='{path}/*.jsonl' takes all files in it")
+        if not path.exists():
+            raise ConfigPathNotFoundError(f"{path}: no such file", hint=f"correct +{parameter}=<file or pattern>")
+    if not found and not (waits and names):
+        hint = f"correct +{parameter}=<file or pattern>"
+        raise ConfigPathNotFoundError(f"no file matches {', '.join(names) or 'nothing'}", hint=hint)
+    return found
 
 
 def follow_link(path: Path) -> Path:
@@ -169,7 +206,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         draft.replace(path)
         sync_directory(path.parent)
     except OSError as error:
-        if error.filename == str(draft):
+        is_unnamed = error.filename is None and error.errno in STORAGE_ERRORS  # as it is when writing fails
+        if error.filename == str(draft) or is_unnamed:
             error.filename = str(path)  # the name that the user knows
         raise
     finally:

@@ -5,8 +5,7 @@
 - ``encode`` writes a line of a JSONL file: compact, UTF-8, without line feeds. Its input must have come from JSON.
 - ``to_json`` writes reports, which must not fail because of an unusual value: NaN and infinities become ``null``, and
   values without an equivalent in JSON become text.
-- ``encode_json`` writes the body of a call: of models only the set fields, and bytes unchanged. Parts that are JSON
-  already are ``EncodedJson``.
+- ``encode_json`` writes the body of a call: of models only the set fields, and bytes unchanged.
 
 All of them use orjson, and fall back on Python's own module for what orjson refuses: integers beyond 64 bits, lone
 surrogates, deep nesting.
@@ -23,20 +22,44 @@ import orjson
 from pydantic import BaseModel
 from pydantic_core import from_json
 
+from nemo_gym.io.compressed import open_raw_lines
+
 _NOT_A_MODEL: Final = (dict, list, str)  # as a tuple, because a union would be made anew by every call
-JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+_NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
+JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | _NUMPY
 
 
 def decode(text: bytes | str) -> Any:
-    """The value of JSON text. Raises ``ValueError`` if the text is not JSON."""
+    """The value of JSON text. Raises ``ValueError`` with orjson's message, clearer than that of Python's parser."""
     try:
         return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        pass
+    except orjson.JSONDecodeError as error:
+        refused = error
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except ValueError:
+        raise refused from None
+
+
+class NotFiniteError(ValueError):
+    """JSON has no numbers such as NaN; Python's parser accepts them, and writing them again would make them null."""
+
+
+def refuse_not_finite(text: bytes) -> None:
+    """Raise ``NotFiniteError`` if JSON text has ``NaN`` or ``Infinity`` outside of its strings."""
+    if b"NaN" in text or b"Infinity" in text:  # usually not, or inside a string
+        try:
+            json.loads(text, parse_constant=_refuse)
+        except NotFiniteError:
+            raise
+        except (ValueError, RecursionError):
+            return  # whoever reads the text says what is wrong with it
+
+
+def _refuse(constant: str) -> Any:
+    raise NotFiniteError(f"it has the value {constant}, which JSON does not have")
 
 
 def decode_exactly(text: bytes | str) -> Any:
@@ -51,15 +74,6 @@ def decode_exactly(text: bytes | str) -> Any:
         return json.loads(text)
 
 
-class EncodedJson:
-    """A part of a body that is JSON already."""
-
-    __slots__ = ("text",)
-
-    def __init__(self, text: bytes) -> None:
-        self.text = text
-
-
 def encode(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
     """The line for a value, without a line feed; ``default`` converts objects inside it.
 
@@ -71,6 +85,14 @@ def encode(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
         return _slowly(value, default=default)
 
 
+def encode_sorted(value: Any) -> bytes:
+    """Like ``encode``, but with sorted keys, so that equal values have the same text."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        return _slowly(value, sort_keys=True)
+
+
 def encode_json(content: Any) -> bytes:
     """The body for a value: of models only the set fields, bytes unchanged, and nothing for None."""
     if isinstance(content, bytes):
@@ -80,13 +102,15 @@ def encode_json(content: Any) -> bytes:
     # Asking whether something is a model takes pydantic longer than writing a short text.
     if not isinstance(content, _NOT_A_MODEL) and isinstance(content, BaseModel):
         return content.__pydantic_serializer__.to_json(content, exclude_unset=True)
-    # Most keys are text. Without the option for others, a long conversation is written a quarter faster.
-    for option in (orjson.OPT_SERIALIZE_NUMPY, JSON_OPTIONS):
-        try:
-            return orjson.dumps(content, default=_nested, option=option)
-        except TypeError:
-            continue
-    return _slowly(content, default=_nested_slowly)
+    try:
+        # Most keys are text. Without the option for others, a long conversation is written a quarter faster.
+        return orjson.dumps(content, default=_nested_model, option=_NUMPY)
+    except TypeError:
+        pass
+    try:
+        return orjson.dumps(content, default=_nested_model, option=JSON_OPTIONS)
+    except TypeError:
+        return _slowly(content, default=_nested_model)
 
 
 def to_json(value: Any, *, indent: bool = False) -> bytes:
@@ -97,20 +121,12 @@ def to_json(value: Any, *, indent: bool = False) -> bytes:
         return _slowly(_finite(value), default=_plain, indent=2 if indent else None)
 
 
-def _slowly(value: Any, *, default: Callable[[Any], Any] | None = None, indent: int | None = None) -> bytes:
+def _slowly(value: Any, *, indent: int | None = None, **options: Any) -> bytes:
     separators = None if indent else (",", ":")
     try:
-        return json.dumps(value, default=default, indent=indent, separators=separators).encode()
+        return json.dumps(value, indent=indent, separators=separators, **options).encode()
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-def _nested(value: Any) -> Any:
-    return orjson.Fragment(value.text) if isinstance(value, EncodedJson) else _nested_model(value)
-
-
-def _nested_slowly(value: Any) -> Any:
-    return json.loads(value.text) if isinstance(value, EncodedJson) else _nested_model(value)
 
 
 def _nested_model(value: Any) -> Any:
@@ -149,7 +165,7 @@ def read_blocks(path: Path) -> Iterator[memoryview]:
     """
     buffer = bytearray(2 * _BLOCK)
     used = 0
-    with path.open("rb", buffering=0) as file:
+    with open_raw_lines(path) as file:
         while read := file.readinto(memoryview(buffer)[used:]):
             used += read
             cut = buffer.rfind(b"\n", 0, used) + 1
@@ -194,15 +210,3 @@ def is_text(block: Block) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def parse_line(line: bytes) -> Any:
-    """The value of a line. The ``ValueError`` has orjson's message, which is clearer than that of Python's parser."""
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        reason = str(error)
-    try:
-        return decode(line)
-    except ValueError:
-        raise ValueError(f"not JSON ({reason})") from None

@@ -251,7 +251,10 @@ def test_more_shards_than_a_process_may_open(export, tmp_path):
     for task in range(200):
         export.save([export.make(task, n, n % 2) for n in range(2)], tmp_path / f"shard{task}.jsonl")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+    highest = max(
+        int(file.name) for file in Path("/dev/fd").iterdir()
+    )  # what other tests of this process have open counts too
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 64, limits[1]))
     try:
         report = export_rollouts(Recipe(input=f"{tmp_path}/shard*.jsonl", output=f"{tmp_path}/rl.jsonl", format="rl"))
     finally:

@@ -1,6 +1,7 @@
 """A page of a foreign site whose name points to this machine by now (DNS rebinding), against the servers of a Gym."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -36,8 +37,12 @@ ATTACK = """(async () => {
 
 @asynccontextmanager
 async def foreign_site(port: int) -> AsyncIterator[None]:
+    connections: list[asyncio.StreamWriter] = []
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        connections.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
         writer.write(PAGE)
         await writer.drain()
         writer.close()
@@ -47,6 +52,8 @@ async def foreign_site(port: int) -> AsyncIterator[None]:
         yield
     finally:
         server.close()
+        for connection in connections:  # a browser opens some ahead of its requests, which would still be answered here
+            connection.close()
         await server.wait_closed()
 
 

@@ -3,7 +3,7 @@
 import { html, useReply, useMemo, useState } from "./dom.js";
 import { clean, formatCount, formatField, formatNumber, signed } from "./format.js";
 import { entriesOf, factsOf, fieldsOf, givenOf, outputOf, readEntries, textOfEntry, wholeText } from "./record.js";
-import { FieldsPanel } from "./fields.js";
+import { FieldsPanel, useFields } from "./fields.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
 import { Choice, Notice, Reward, RewardChips, Select, Trouble } from "./ui.js";
 import { Step } from "./transcript.js";
@@ -222,6 +222,8 @@ function CompareRuns({ source, place, files, version }) {
     },
     [a, b, sort, pair, filter, search],
   );
+  const runs = { a, b, pair_by: pair };
+  const fields = useFields({ source, place, version, runs });
   const options = files.map((file) => [String(file.id), clean(file.name)]);
   return html`<main class="page compare-runs">
     <h1 class="unseen">Two runs compared</h1>
@@ -252,19 +254,21 @@ function CompareRuns({ source, place, files, version }) {
     ${
       list.total > 0 &&
       html`<${FieldsPanel}
-        source=${source}
+        fields=${fields}
         place=${place}
-        version=${version}
-        runs=${{ a, b, pair_by: pair }}
+        runs=${runs}
         names=${[a, b].map((id) => files.find((file) => String(file.id) === id).name)}
       />`
     }
     ${list.total === 0 && html`<${Notice} title="No pairs"
       >No task of one file ${pair === "content" ? "asks the same as one" : "has the number of one"} of the other.<//
     >`}
-    <ol class="run-list">
-      ${list.entries.map((task) => html`<${RunTask} key=${task.key} task=${task} />`)}
-    </ol>
+    ${
+      (fields.value || fields.error) &&
+      html`<ol class="run-list">
+        ${list.entries.map((task) => html`<${RunTask} key=${task.key} task=${task} />`)}
+      </ol>`
+    }
     <div ref=${list.end}></div>
   </main>`;
 }

@@ -8,12 +8,17 @@ import { both } from "./overview.js";
 
 const FIRST_SHOWN = 4; // columns; the rest on request
 
-export function FieldsPanel({ source, place, version, runs = null, names = [] }) {
+/** What the panel shows, for views that wait for it: whatever is drawn below it moves when it appears. */
+export function useFields({ source, place, version, runs = null }) {
   const { filter, search } = selectionOf(place);
-  const { value, error } = useReply(
+  return useReply(
     (signal) => source.fields({ filter, search, ...runs }, signal),
     [filter, search, version, JSON.stringify(runs)],
   );
+}
+
+export function FieldsPanel({ fields, place, runs = null, names = [] }) {
+  const { value, error } = fields;
   const [all, setAll] = useState(false);
   if (error) return html`<${Trouble} error=${error} />`;
   if (!value || (!value.fields.length && !value.note && !value.failures?.length)) return null;

@@ -4,7 +4,7 @@ import { html, useReply } from "./dom.js";
 import { clean, formatCount, formatDuration, formatField, formatNumber, formatPercent, formatScore, quoteText } from "./format.js";
 import { Curve, Histogram, Scatter } from "./charts.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
-import { FieldsPanel } from "./fields.js";
+import { FieldsPanel, useFields } from "./fields.js";
 import { JsonTree } from "./parts.js";
 import { ShareBar } from "./runtiming.js";
 import { NoRollouts, Panel, Reward, Select, Trouble } from "./ui.js";
@@ -17,6 +17,7 @@ export function Overview({ source, place, version, columns, files }) {
     (signal) => source.overview({ ...selection, threshold: place.threshold }, signal),
     [place.filter, place.search, place.threshold, version],
   );
+  const fields = useFields({ source, place, version });
   if (error) return html`<main class="page"><${Trouble} error=${error} /></main>`;
   if (!value) return html`<main class="page" aria-busy="true"></main>`;
   if (!value.rollouts)
@@ -43,7 +44,7 @@ export function Overview({ source, place, version, columns, files }) {
       <//>
       <${Attempts} value=${value} />
       <${TimePanel} source=${source} place=${place} version=${version} files=${files} />
-      <${FieldsPanel} source=${source} place=${place} version=${version} />
+      <${FieldsPanel} fields=${fields} place=${place} />
       <${ScatterPanel} source=${source} place=${place} version=${version} columns=${columns} />
       ${
         failures.length > 0 &&

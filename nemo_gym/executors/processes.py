@@ -54,7 +54,8 @@ class WorkerProcess(Worker):
         if self.connection is not None:
             self.connection.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.process.ended(), STOP_S)
+            async with asyncio.timeout(STOP_S):
+                await self.process.ended()
         await self.process.stop()
 
 
@@ -134,9 +135,9 @@ class WorkerPool(Roster):
                     on_line=show_on_stderr,
                 )
             )
-        worker.connection = await open_connection(ours, worker.receive)
-        worker.connection.send(self._opening.encode())
         try:
+            worker.connection = await open_connection(ours, worker.receive)
+            worker.connection.send(self._opening.encode())
             # A worker that dies while it hosts its Gym never becomes ready; its socket closes instead.
             await asyncio.wait([worker.ready, worker.connection.closed], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:

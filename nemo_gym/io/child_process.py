@@ -117,7 +117,8 @@ class ChildProcess:
         """Stop the program, by force if it takes too long; returns the exit code."""
         self.interrupt()
         try:
-            return await asyncio.wait_for(self.ended(), grace_s)
+            async with asyncio.timeout(grace_s):
+                return await self.ended()
         except TimeoutError:
             logger.warning("%s did not stop within %g s and will be killed", self.name, grace_s)
             self.kill()

@@ -80,6 +80,7 @@ class CrashLog:
         """The same, but wait for it: a caller can see a broken connection before anyone knows why it broke."""
         if (known := self.latest(since)) is None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._next.wait(), within_s)
+                async with asyncio.timeout(within_s):
+                    await self._next.wait()
             known = self.latest(since)
         return known

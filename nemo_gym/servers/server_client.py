@@ -161,7 +161,8 @@ class GymClient(BaseModel):
         if timeout is None:
             return await call
         try:
-            return await asyncio.wait_for(call, total_seconds(timeout))
+            async with asyncio.timeout(total_seconds(timeout)):
+                return await call
         except TimeoutError as error:
             url = self._address_of(server_name) + url_path
             raise request_errors.request_error(error, as_aiohttp(timeout), method, url, attempts=1) from error

@@ -124,7 +124,8 @@ class RolloutSession:
 
     async def _call(self, session: Any, name: str, arguments: dict[str, Any], timeout_s: float) -> ToolResult:
         try:
-            result = await asyncio.wait_for(session.call_tool(name, arguments), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                result = await session.call_tool(name, arguments)
         except TimeoutError:
             return ToolResult(f"{name} did not answer within {timeout_s:g} s", is_error=True)
         except _protocol_errors() as error:
@@ -188,7 +189,8 @@ class RolloutSession:
         while not self._closing:
             self._used.clear()
             try:
-                await asyncio.wait_for(self._used.wait(), self._idle_s)
+                async with asyncio.timeout(self._idle_s):
+                    await self._used.wait()
             except TimeoutError:
                 if not self._calls:  # a long call is not idleness
                     return

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from omegaconf import DictConfig
 
 from nemo_gym.config.parse import parse_config
 from nemo_gym.errors import ConfigError
-from nemo_gym.executors.processes import WorkerPool, worker_count, worker_pool
+from nemo_gym.executors.processes import WorkerPool, WorkerProcess, worker_count, worker_pool
+from nemo_gym.io.child_process import ChildProcess
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.store.outcome import Completed, Failed, Outcome, PlannedRollout
 from nemo_gym.schemas.rows import FailureClass
@@ -103,3 +105,16 @@ async def test_a_pool_without_workers_says_why(mock_model: Any) -> None:
     pool.give_up(ConfigError("gone"))
     with pytest.raises(ConfigError, match="gone"):
         await pool(rollouts(1)[0])
+
+
+async def test_a_keeper_that_is_told_to_stop_while_it_clears_away_a_dead_worker_stops() -> None:
+    """Whatever the moment: a cancellation that is lost would leave it waiting for the next worker for ever."""
+    process = ChildProcess("a worker process", [sys.executable, "-c", ""])
+    await process.ended()
+    for moment in range(12):
+        stopping = asyncio.create_task(WorkerProcess(process).stop())
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        was_told = stopping.cancel()
+        await asyncio.wait([stopping])
+        assert stopping.cancelled() == was_told, f"told after {moment} iterations of the event loop"

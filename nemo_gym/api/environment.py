@@ -180,7 +180,10 @@ class Environment:
         definitions = [tool.definition() for tool in self.tools.values()]
         for number, task in enumerate(chosen() if callable(chosen) else chosen, start=1):
             if not isinstance(task, Mapping):
-                raise ConfigError(f"task {number} is not a dictionary but {type(task).__name__}: {task!r:.100}")
+                raise ConfigError(
+                    f"task {number} is not a dictionary but {type(task).__name__}: {task!r:.100}",
+                    hint="give dictionaries: one split of a dataset with several, table.to_dict('records') of pandas",
+                )
             yield self._row(task, definitions, number)
 
     def _row(self, task: Task, tools: list[dict[str, Any]], number: int) -> dict[str, Any]:

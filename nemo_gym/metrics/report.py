@@ -18,7 +18,6 @@ from nemo_gym.errors import counted
 from nemo_gym.io.files import replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.aggregate import repeat_entries
-from nemo_gym.metrics.compare import RunComparison
 from nemo_gym.metrics.difficulty import SolveRates, solve_rates
 from nemo_gym.metrics.pass_at_k import attempts
 from nemo_gym.metrics.statistics import LEVEL, RESAMPLES, SEED, Interval, mean_intervals, share_fields
@@ -146,8 +145,6 @@ def write_details(path: Path, agents: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 _BAR: Final = "#"
-_FLIPPED_SHOWN: Final = 10
-_MATCHED: Final = {"content": ", matched by what they ask", "index": ", matched by index"}
 
 
 def text_histogram(values: Floats, *, bins: int = 10, width: int = 40) -> str:
@@ -188,29 +185,6 @@ def interval_table(intervals: Mapping[str, Interval]) -> str:
     return "\n".join(
         f"{name:<{room}}  {value.mean:>10.4g}  [{value.low:.4g}, {value.high:.4g}]" for name, value in intervals.items()
     )
-
-
-def comparison_text(comparison: RunComparison) -> str:
-    """The outcome of a comparison in a few lines."""
-    c = comparison
-    if not c.tasks:
-        return f"no task has a {c.field} in both runs{_MATCHED[c.paired_by]}"
-    interval = f"95 % interval [{c.interval[0]:+.4g}, {c.interval[1]:+.4g}]" if c.interval else "too few tasks to say"
-    verdict = "significant" if c.significant else "could be chance"
-    lines = [
-        f"{c.tasks} tasks in both runs{_MATCHED[c.paired_by]} ({c.only_a} only in a, {c.only_b} only in b)",
-        f"{c.field}: a {c.mean_a:.4g}, b {c.mean_b:.4g}, difference {c.difference:+.4g}, {interval}: {verdict}",
-        f"newly solved: {len(c.gained)}{_some(c.gained)}",
-        f"no longer solved: {len(c.lost)}{_some(c.lost)}",
-    ]
-    return "\n".join(lines)
-
-
-def _some(tasks: Sequence[int]) -> str:
-    if not tasks:
-        return ""
-    more = ", …" if len(tasks) > _FLIPPED_SHOWN else ""
-    return f" (tasks {', '.join(map(str, tasks[:_FLIPPED_SHOWN]))}{more})"
 
 
 _SHOWN: Final = 12  # means; the file has them all

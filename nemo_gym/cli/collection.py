@@ -53,8 +53,9 @@ def show_metrics(metrics: Sequence[AgentMetrics]) -> None:
     """
     for each in metrics:
         if each.report is not None:
-            console.note(f"\n{each.report.text()}\n")
-            if sys.stdout.isatty() and sys.stderr.isatty():
+            once = sys.stdout.isatty() and sys.stderr.isatty()
+            console.note(f"\n{each.report.text(each.key_metrics if once else {})}\n")
+            if once:
                 continue
         console.emit(f"Key metrics for {each.agent}:")
         console.emit(json.dumps(json.loads(to_json(each.key_metrics)), indent=4))

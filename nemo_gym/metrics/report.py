@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -215,12 +216,17 @@ class Report:
         found = details(table, coverage=coverage, prices=prices, usd=usd)
         return cls(agent, coverage, found, rewards, solve_rates(table))
 
-    def text(self) -> str:
-        """The report for a terminal. Coverage comes first, because without it a mean over survivors misleads."""
+    def text(self, key_metrics: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """The report for a terminal. Coverage comes first, because without it a mean over survivors misleads.
+
+        Of ``key_metrics`` those are shown that are no means, because an environment chose them.
+        """
         known = self.coverage if self.coverage is not None else counted(self.details["rollouts"], "rollout")
         parts = [f"{self.agent}: {known}"]
         if self.details["intervals"]:
             parts += ["means, each with its 95 % interval:", self._means()]
+        if chosen := self._chosen(key_metrics):
+            parts += ["key metrics of the environment:", *chosen]
         if len(self.rewards):
             parts += ["rewards:", text_histogram(self.rewards)]
             parts += [
@@ -237,3 +243,9 @@ class Report:
         shown = dict(list(varied.items())[:_SHOWN])
         left = len(intervals) - len(shown)
         return interval_table(shown) + (f"\n({left} more in the details file)" if left else "")
+
+    def _chosen(self, key_metrics: Mapping[str, Any]) -> list[str]:
+        chosen = {name: value for name, value in key_metrics.items() if not name.startswith("mean/")}
+        room = max(map(len, chosen), default=0)
+        texts = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in chosen.items()}
+        return [f"{name:<{room}}  {text:>10}" for name, text in texts.items()]

@@ -347,7 +347,7 @@ class DirectRequest(Request):
 
 
 async def _rendered(response: Response, call: Call, scope: Scope) -> DirectReply:
-    """The reply that a response object of any class stands for. One that is sent in parts is collected, unless for HTTP."""
+    """The reply that a response object of any class stands for. One in parts is collected, unless for HTTP."""
     if type(response).__call__ is Response.__call__ and response.background is None:
         status, body, headers = response.status_code, bytes(response.body), response.raw_headers
     elif call.http is not None:

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Self
 from fastapi import Body, FastAPI, Request, Response
 from pydantic import PrivateAttr, model_validator
 
+from nemo_gym.capture.calls import CallStore
+from nemo_gym.capture.gateway import Gateway
 from nemo_gym.config.keys import OBSERVABILITY_ENABLED
 from nemo_gym.conversion.losses import LossPolicy, OnLoss
 from nemo_gym.openai_utils import (
@@ -20,6 +22,7 @@ from nemo_gym.rollout_correlation import maybe_rollout_id_from_run_body
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
 from nemo_gym.server_utils import BaseServer, SimpleServer
+from nemo_gym.servers.attempts import add_attempt_routes
 from nemo_gym.servers.models.cache import CachedCalls, identity, open_cache
 from nemo_gym.servers.models.capturing import Capture
 from nemo_gym.servers.models.model_requests import takes_unread
@@ -110,6 +113,9 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         add_models_route(app, self.model_names())
         if self._capture is not None:
             self._capture.add_route(app)
+        gateway, calls = getattr(self.server_client, "gateway", None), getattr(self.server_client, "calls", None)
+        if isinstance(gateway, Gateway) and isinstance(calls, CallStore) and (self.config.num_workers or 1) == 1:
+            add_attempt_routes(app, gateway, calls, self.config.name)
         add_error_handlers(app)
         return app
 

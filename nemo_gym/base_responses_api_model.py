@@ -19,6 +19,8 @@ from nemo_gym.capture.call_files import (
     read_model_call_records,
 )
 from nemo_gym.capture.call_records import ModelCallRecord, build_model_call_record, extract_token_stats
+from nemo_gym.capture.calls import CallStore
+from nemo_gym.capture.gateway import Gateway
 from nemo_gym.config.keys import MODEL_CALL_CAPTURE_DIR, OBSERVABILITY_ENABLED
 from nemo_gym.conversion.losses import LossPolicy, OnLoss
 from nemo_gym.errors import ConfigError
@@ -32,6 +34,7 @@ from nemo_gym.rollout_correlation import maybe_rollout_id_from_run_body
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
 from nemo_gym.server_utils import BaseServer, SimpleServer
+from nemo_gym.servers.attempts import add_attempt_routes
 from nemo_gym.servers.models.cache import CachedCalls, identity, open_cache
 from nemo_gym.servers.models.call_recording import install_recorder, open_capture_store
 from nemo_gym.servers.models.capturing import Capture
@@ -167,6 +170,9 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         add_models_route(app, self.model_names())
         if self._capture is not None:
             self._capture.add_route(app)
+        gateway, calls = getattr(self.server_client, "gateway", None), getattr(self.server_client, "calls", None)
+        if isinstance(gateway, Gateway) and isinstance(calls, CallStore) and (self.config.num_workers or 1) == 1:
+            add_attempt_routes(app, gateway, calls, self.config.name)
         add_error_handlers(app)
         self._record_calls(app)
         return app

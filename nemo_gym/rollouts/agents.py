@@ -36,11 +36,10 @@ from nemo_gym.servers.crashes import Crash
 from nemo_gym.servers.http.connections import aiohttp
 from nemo_gym.servers.http.urls import shown
 from nemo_gym.servers.middleware.rollout_scope import (
-    captured_mark,
     current_mark,
     current_scope,
+    mark_of_program,
     mark_rollout,
-    wants_marks,
 )
 from nemo_gym.servers.models.capturing import (
     FULL,
@@ -56,6 +55,7 @@ logger = logging.getLogger(__name__)
 
 RUN_PATH: Final = "/run"
 AGENT_TYPE: Final = "responses_api_agents"
+MODEL_TYPE: Final = "responses_api_models"
 _REFRESH_S: Final = 1.0
 # How long after a broken connection, or another error that may hide one, a crash is known.
 _NOTICED_WITHIN_S: Final = 1.0
@@ -155,10 +155,9 @@ class GymAgents(Agents):
         own = self.routing.doors or self.routing.tasksets
         self._environments = EnvironmentCalls(client, self.routing) if own else None
         self._capturing = capturing_servers(config)
-        self._marks = wants_marks(config) or bool(self._capturing)
+        self._model_servers = server_names(config, MODEL_TYPE)
         self._form = config.get(TOKEN_IDS_KEY)
         self._capture_dirs = capture_dirs_of(config)
-        self._marks = self._marks or bool(self._capture_dirs)
         self.captures = bool(self._capturing or self._capture_dirs)
         self._looked_at = float("-inf")
         self._looking = asyncio.Lock()
@@ -166,8 +165,7 @@ class GymAgents(Agents):
         self._has_processes = client.found_by_head  # whether the head server knows of servers that can crash
 
     def run(self, planned: PlannedRollout) -> Awaitable[AgentReply]:
-        if self._marks:
-            mark_rollout(*planned.key, planned.attempt, captured=bool(self._capturing))
+        mark_rollout(*planned.key, planned.attempt, captured=bool(self._capturing))
         if self._environments is not None and self._environments.takes(planned):
             return self._environments.run(planned)
         return self.gym.post(planned.agent, RUN_PATH, json=planned.text or planned.row)
@@ -185,10 +183,12 @@ class GymAgents(Agents):
         return reply
 
     async def with_tokens(self, result: Row) -> Row:
-        mark = captured_mark()
-        if mark is not None:
-            delivered = references(result)
-            found = await asyncio.gather(*(self._take(name, mark, delivered) for name in self._capturing))
+        delivered = references(result)
+        # A program's calls are kept by every kind of server, others only together with their tokens.
+        servers = self._model_servers if delivered else self._capturing
+        mark = mark_of_program()
+        found = await asyncio.gather(*(self._take(name, mark, delivered) for name in servers))
+        if servers:
             complete(result, [call for calls in found for call in calls])
         if self._capture_dirs:
             await asyncio.to_thread(self._attach_recorded_calls, result)
@@ -220,9 +220,7 @@ class GymAgents(Agents):
         return []
 
     def end_attempt(self) -> None:
-        mark = captured_mark()
-        if mark is not None:
-            self.gym.calls.forget(mark)
+        self.gym.calls.forget(mark_of_program())
 
     async def find_again(self) -> None:
         """Ask the head server where everything is now, because restarted servers have other ports."""
@@ -290,7 +288,6 @@ def agents_of(client: AgentClient) -> Agents:
 
 
 # ---- what their models are asked for ---------------------------------------------------------------------------------
-MODEL_TYPE: Final = "responses_api_models"
 # Settings that change how a model is reached but not what it replies. All others are part of a run's identity.
 OPERATIONAL: Final = frozenset(
     {

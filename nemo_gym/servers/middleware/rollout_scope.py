@@ -129,6 +129,19 @@ def captured_mark() -> str | None:
     return mark if mark.endswith(_CAPTURED) else None
 
 
+def mark_of_program() -> str:
+    """The mark under which the calls of the current attempt's program are kept, whether or not its others are."""
+    mark = _mark.get() or f"0.0.1.{secrets.token_hex(6)}"
+    return mark if mark.endswith(_CAPTURED) else mark + _CAPTURED
+
+
+def mark_program() -> str:
+    """Make the further calls of the current task those of a program, and return the mark."""
+    mark = mark_of_program()
+    _mark.set(mark)
+    return mark
+
+
 @contextlib.contextmanager
 def uncaptured() -> Iterator[None]:
     """Keep none of the model calls inside: they are not the agent's."""

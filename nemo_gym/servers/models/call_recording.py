@@ -27,6 +27,7 @@ from nemo_gym.servers.middleware.rollout_scope import (
     adopt_path_prefix,
     current_mark,
     current_rollout_id,
+    current_scope,
     rollout_context,
 )
 
@@ -54,7 +55,8 @@ class ModelCallRecorder:
             return
         with rollout_context(current_rollout_id()):
             scope = adopt_path_prefix(scope)
-            rollout = current_rollout_id()
+            attempt = current_scope()  # an address of an attempt says more than the id of the rollout
+            rollout = attempt.rollout_id if attempt is not None else current_rollout_id()
             if rollout is None or scope["method"] != "POST" or scope["path"] not in DIALECTS:
                 await self.app(scope, receive, send)
             else:

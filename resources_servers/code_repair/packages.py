@@ -77,9 +77,7 @@ TEST_RUNNER: Final = (
 def package_named(name: str) -> Package:
     """A package by its name."""
     if name not in PACKAGES:
-        raise ConfigError(
-            f"no package {name!r} is prepared", hint=did_you_mean(name, PACKAGES, available="prepared packages")
-        )
+        raise ConfigError(f"no package {name!r} is prepared", hint=did_you_mean(name, PACKAGES, available="prepared packages"))
     return PACKAGES[name]
 
 

@@ -46,19 +46,11 @@ class Judgement:
 
 
 async def run_tests(
-    runner: Runner,
-    package: Package,
-    files: Files,
-    paths: Sequence[str],
-    *,
-    trace: bool = False,
-    limits: SandboxLimits = LIMITS,
+    runner: Runner, package: Package, files: Files, paths: Sequence[str], *, trace: bool = False, limits: SandboxLimits = LIMITS
 ) -> TestReport:
     """Run the tests at some paths on these files."""
     request = {"roots": [package.root], "paths": list(paths), "trace": trace, "pytest": str(test_runner())}
-    result = await runner.run(
-        _DRIVER.read_text("utf-8"), stdin=json.dumps(request).encode(), files=files, limits=limits
-    )
+    result = await runner.run(_DRIVER.read_text("utf-8"), stdin=json.dumps(request).encode(), files=files, limits=limits)
     try:
         found: dict[str, Any] = json.loads(result.text)
         calls = {name: [(str(path), int(line)) for path, line in each] for name, each in found["calls"].items()}

@@ -92,7 +92,7 @@ def test_files_in_brackets_and_bare_ones_are_not_mixed(workspace):
         (
             ["--num-samples-in-parallel", "4"],
             "unknown flag --num-samples-in-parallel",
-            "--concurrency sets num_samples",
+            "--concurrency sets num_",
         ),
         (["--drain-timeout-s", "4"], "unknown flag --drain-timeout-s", "is written +drain_timeout_s=<value>"),
         (["--limit"], "--limit needs a value", "write --limit <value>; it sets +limit"),

@@ -1,7 +1,7 @@
 """Model calls as records that people and programs read: who asked what, what came back, how long it took, what it cost.
 
-An **exchange** is what was seen of one call: a dictionary with the fields of ``RecordedExchange``. A **record** says what it
-means, whatever the dialect. Pure.
+An **exchange** is what was seen of one call: a dictionary with the fields of ``RecordedExchange``. A **record** says
+what it means, whatever the dialect. Pure.
 """
 
 from collections.abc import Iterable, Mapping

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Protocol, Self
 
 import msgspec
 
-from nemo_gym.api.checked import checked_options
+from nemo_gym.api.checked import checked_options, in_python
 from nemo_gym.conversion.work import AgentResponse, ToolCall, chat_messages, prompt_items
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, counted
 from nemo_gym.exporting.export_report import ExportReport
@@ -188,16 +189,27 @@ class FailedAttempt:
         return cls(record.key, record.failure or "", message, attempt if isinstance(attempt, int) else 1, record)
 
 
+class OwnedFolder:
+    """A temporary folder that lives as long as the objects that refer to it."""
+
+    def __init__(self) -> None:
+        self.path = Path(mkdtemp(prefix="rollouts-"))
+        self._removal = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def keep(self) -> None:
+        """Leave the folder behind."""
+        self._removal.detach()
+
+
 class Run:
     """The rollouts of one run. Iterate over it; ``len`` is the number of completed rollouts."""
 
-    def __init__(self, path: str | Path, *, owned: Path | None = None) -> None:
+    def __init__(self, path: str | Path, *, owned: OwnedFolder | None = None) -> None:
         self.path = Path(path)
         if not self.path.is_file():
             raise ConfigPathNotFoundError(f"{self.path}: no such file", hint="name a rollout file")
         self.files = RunFiles.of(self.path)
-        if owned is not None:  # a temporary folder, which lives as long as this object
-            weakref.finalize(self, shutil.rmtree, owned, ignore_errors=True)
+        self._owned = owned
         self._viewer: ViewerPage | None = None
 
     def __iter__(self) -> Iterator[Rollout]:
@@ -268,7 +280,8 @@ class Run:
         The formats ``sft``, ``sft_tokens`` and ``sharegpt`` take solved rollouts, unless ``min_reward="all"``.
         """
         given = {"input": str(self.path), "format": format, "output": str(output), **rules}
-        return export_rollouts(checked_options(Recipe, given))
+        with in_python():
+            return export_rollouts(checked_options(Recipe, given))
 
     def to_pandas(self) -> Any:
         """A pandas table with a row for each rollout: key, agent, reward, final text, and single values."""

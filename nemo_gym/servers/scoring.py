@@ -10,7 +10,9 @@ because it would fail only after the model calls of a rollout are paid for.
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, get_type_hints
 
 from fastapi import Request
@@ -22,6 +24,7 @@ from nemo_gym.schemas.record import is_metric_name
 from nemo_gym.schemas.rows import RESPONSE_KEY_NAME
 
 Row = dict[str, Any]
+_IN_THREADS: Final[ContextVar[bool]] = ContextVar("in_threads", default=True)
 StateOf = Callable[[Request], Any]
 
 _FORMS: Final = "(task, response) or (task, response, state)"
@@ -90,10 +93,23 @@ def _must_be_named(parameter: inspect.Parameter) -> bool:
     return parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
 
 
+@contextmanager
+def without_threads() -> Iterator[None]:
+    """Run authors' functions where they are awaited: a signal can interrupt them there, and nowhere else."""
+    token = _IN_THREADS.set(False)
+    try:
+        yield
+    finally:
+        _IN_THREADS.reset(token)
+
+
 async def call_author(function: Callable[..., Any], *values: Any, **named: Any) -> Any:
     """Call a function of an environment's author: a coroutine function here, any other in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*values, **named)
+    if not _IN_THREADS.get():
+        result = function(*values, **named)
+        return await result if isinstance(result, Awaitable) else result
     result = await asyncio.to_thread(function, *values, **named)
     return await result if isinstance(result, Awaitable) else result
 

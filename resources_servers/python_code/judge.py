@@ -171,7 +171,7 @@ def same_value(value: Any, expected: Any) -> bool:
     return type(value) is type(expected) and bool(value == expected)
 
 
-def same_number(value: float, expected: float) -> bool:
+def same_number(value: float, expected: Any) -> bool:
     """Equal up to rounding. Of a whole number every digit counts: math.gamma(26) is not the factorial of 25."""
     if isinstance(expected, float):
         return is_close(value, expected, ROUNDING)

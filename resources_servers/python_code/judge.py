@@ -175,7 +175,7 @@ def same_number(value: float, expected: Any) -> bool:
     """Equal up to rounding. Of a whole number every digit counts: math.gamma(26) is not the factorial of 25."""
     if isinstance(expected, float):
         return is_close(value, expected, ROUNDING)
-    return value == expected or (abs(expected) < EXACT and abs(value - expected) <= ROUNDING)
+    return bool(value == expected or (abs(expected) < EXACT and abs(value - expected) <= ROUNDING))
 
 
 def same_text(text: str, expected: str, tolerance: float | None) -> bool:

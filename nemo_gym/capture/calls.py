@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -27,8 +28,11 @@ from nemo_gym.schemas.call_tokens import LOG_PROBS, TRAINABLE
 MOST_ATTEMPTS: Final = 65_536
 MOST_BYTES: Final = 1 << 30  # in memory, of all attempts
 ID, PARENT, REASON, INPUT, OUTPUT, KEPT_OF = "id", "parent", "reason", "input", "output", "kept_of"
+NOTES, SAID = "notes", "said"  # the second: the outline of a prompt without tokens
 
 CallFields = dict[str, Any]
+# Where whoever answers a request finds the calls that were kept for it.
+kept_calls: ContextVar["list[CapturedCall] | None"] = ContextVar("kept_calls", default=None)
 
 
 class SampledTokens(NamedTuple):
@@ -69,9 +73,12 @@ class CapturedCall(Sequenced):
         "_held",
         "_place",
         "details",
+        "has_tokens",
         "id",
         "items",
         "messages",
+        "notes",
+        "outlined",
         "reason",
         "reply",
         "seconds",
@@ -79,9 +86,12 @@ class CapturedCall(Sequenced):
         "state",
     )
 
-    def __init__(self, name: str, tokens: SampledTokens, reason: RootReason | None) -> None:
+    def __init__(self, name: str, tokens: SampledTokens, reason: RootReason | None, *, has_tokens: bool = True) -> None:
         super().__init__()
         self.id = name
+        self.has_tokens = has_tokens  # if not, the numbers are the outline of what was said
+        self.notes: dict[str, Any] = {}  # what a program says of the call, for the trace that it is in
+        self.outlined = 0  # how many numbers the outline of the conversation has, the completion included
         self.details = tokens.details
         self.reason = reason  # why it continues no other call
         self.items = 0  # how many items the conversation has with its completion
@@ -133,16 +143,20 @@ class CapturedCall(Sequenced):
         """The call as JSON: with its tokens, and the items that it added to the conversation if they are wanted."""
         texts = self.texts
         shown = {INPUT: json_values(texts.input), OUTPUT: json_values(texts.output)} if items else {}
-        return {
-            ID: self.id,
-            PARENT: self.parent.id if isinstance(self.parent, CapturedCall) else None,
-            REASON: self.reason,
+        tokens = {
             KEPT_OF: self.base.id if isinstance(self.base, CapturedCall) else None,
             "kept": self.kept,
             "added": json_values(texts.added),
             TRAINABLE: json_values(texts.generation),
             LOG_PROBS: json_values(texts.log_probs),
             "details": self.details,
+        }
+        return {
+            ID: self.id,
+            PARENT: self.parent.id if isinstance(self.parent, CapturedCall) else None,
+            REASON: self.reason,
+            **(tokens if self.has_tokens else {SAID: texts.added.decode("ascii")}),
+            **({NOTES: self.notes} if self.notes else {}),
             "started": round(self.started, 3),
             "seconds": round(self.seconds, 3),
             **shown,
@@ -157,6 +171,8 @@ class AttemptCalls:
     name: str = field(default_factory=lambda: token_hex(4))
     calls: dict[str, CapturedCall] = field(default_factory=dict)
     roots: list[Sequenced] = field(default_factory=list)
+    outlined_roots: list[Sequenced] = field(default_factory=list)  # of calls without tokens
+    repeats: dict[bytes, CapturedCall] = field(default_factory=dict)  # of a program, by what their completions say
     size: int = 0
 
     def find(self, reference: object) -> CapturedCall | None:
@@ -164,36 +180,54 @@ class AttemptCalls:
         return self.calls.get(reference) if isinstance(reference, str) else None
 
     def add(
-        self, tokens: SampledTokens, hint: CapturedCall | None = None, reason: RootReason | None = None
+        self,
+        tokens: SampledTokens,
+        hint: CapturedCall | None = None,
+        reason: RootReason | None = None,
+        *,
+        has_tokens: bool = True,
     ) -> CapturedCall:
         """Keep a call. Its parent is the call whose tokens its prompt begins with; among equals, the hint.
 
-        ``reason`` says why it continues none, if its request shows that.
+        ``reason`` says why it continues none, if its request shows that. Of a call without tokens, the numbers are the
+        outline of what was said.
         """
-        found = find_parent(tokens.prompt, self.roots, hint)
+        roots = self.roots if has_tokens else self.outlined_roots
+        found = find_parent(tokens.prompt, roots, hint)
         why = None if found.call is not None else reason or found.reason
-        call = CapturedCall(f"{self.name}.{len(self.calls)}", tokens, why)
-        base = found.call or hint or next(reversed(self.calls.values()), None)
+        call = CapturedCall(f"{self.name}.{len(self.calls)}", tokens, why, has_tokens=has_tokens)
+        alike = (each for each in reversed(self.calls.values()) if each.has_tokens is has_tokens)
+        base = found.call or hint or next(alike, None)
         if base is not None:
             call.continue_from(base, shared_text(base, tokens.prompt), is_parent=base is found.call)
             call.hold(added=tokens.prompt[call.start :].removeprefix(b","))
         call.complete(tokens.prompt)
         if found.call is None:
-            self.roots.append(call)
+            roots.append(call)
         self.calls[call.id] = call
         self.size += call.size
+        if (noted := kept_calls.get()) is not None:
+            noted.append(call)
         return call
 
     def describe(
-        self, call: CapturedCall, conversation: Sequence[Any], output: Sequence[Any], *, before: int = 0
+        self,
+        call: CapturedCall,
+        conversation: Sequence[Any],
+        output: Sequence[Any],
+        *,
+        before: int = 0,
+        begun: int | None = None,
     ) -> None:
         """Keep the items of a call: those that it adds to its parent's conversation, or all if it has no parent.
 
-        ``before`` is how many items came before those of the conversation.
+        ``before`` is how many items came before those of the conversation; ``begun`` how many of them are the parent's,
+        if that is known better than by counting.
         """
         parent = call.parent if isinstance(call.parent, CapturedCall) else None
-        begun = max(0, parent.items - before) if parent is not None else 0
-        begun = begun if begun <= len(conversation) else 0
+        if begun is None:
+            begun = max(0, parent.items - before) if parent is not None else 0
+            begun = begun if begun <= len(conversation) else 0
         call.items = before + len(conversation) + len(output)
         call.seconds = time.time() - call.started
         self.size += call.hold(input=json_text(conversation[begun:]), output=json_text(output))

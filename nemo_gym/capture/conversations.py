@@ -9,6 +9,7 @@ Most requests repeat even the text of the one before, byte for byte. Then only w
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ import orjson
 
 from nemo_gym.capture.calls import AttemptCalls, CapturedCall, SampledTokens, json_text, json_values
 from nemo_gym.capture.lineage import RootReason, Sequenced, prompt_text
-from nemo_gym.conversion.parts import CALL_REFERENCE, TOKEN_FIELDS
+from nemo_gym.conversion.parts import CALL_REFERENCE, TOKEN_FIELDS, joined_text, separate_reasoning
 from nemo_gym.io.json import decode_exactly
 
 _REFERENCE: Final = b'"%b":"' % CALL_REFERENCE.encode()
@@ -100,6 +101,54 @@ class Linked:
             found[place] = _with_tokens(found[place], call)
             call = call.parent
         return found
+
+
+def as_kept(chat: dict[str, Any], attempt: AttemptCalls) -> dict[str, Any]:
+    """A chat of a program with earlier completions as they were, where it only wrote them in another form.
+
+    Clients parse and write arguments, leave out empty fields, and turn texts into parts to mark them for a cache. None
+    of that is content, but it would make other tokens of the same conversation.
+    """
+    if not attempt.repeats:
+        return chat
+    return {**chat, "messages": [part for message in chat["messages"] for part in _message_as_kept(message, attempt)]}
+
+
+def _message_as_kept(message: dict[str, Any], attempt: AttemptCalls) -> Sequence[dict[str, Any]]:
+    if message["role"] == "assistant":
+        call = attempt.repeats.get(_saying(message))
+        return call.messages if call is not None else (message,)
+    content = message.get("content")
+    if isinstance(content, list) and len(content) == 1 and content[0].get("type") == "text":
+        return ({**message, "content": content[0]["text"]},)
+    return (message,)
+
+
+def expect_repeats(attempt: AttemptCalls, call: CapturedCall, message: Mapping[str, Any] | None = None) -> None:
+    """Recognize the completion of a call in later requests; ``message`` is it as a chat, if that is not kept yet."""
+    if message is not None:
+        call.messages = [
+            {"role": "assistant", **{key: value for key, value in without_tokens(message).items() if value}}
+        ]
+        call.reply = json_text(call.messages)
+    if len(call.messages) == 1:
+        attempt.repeats[_saying(call.messages[0])] = call
+
+
+def _saying(message: Mapping[str, Any]) -> bytes:
+    """What an assistant's message says, however it is written."""
+    content = message.get("content")
+    text = joined_text(content) if isinstance(content, list) else content or ""
+    calls = [_call(call) for call in message.get("tool_calls") or ()]
+    return orjson.dumps([text.strip(), separate_reasoning(message).strip(), calls], option=orjson.OPT_SORT_KEYS)
+
+
+def _call(call: Mapping[str, Any]) -> list[Any]:
+    function = call.get("function") or call.get("custom") or {}
+    given: Any = function.get("arguments", function.get("input"))
+    with suppress(orjson.JSONDecodeError, TypeError):
+        given = orjson.loads(given)
+    return [call.get("id"), function.get("name"), given]
 
 
 def link(given: Sequence[Mapping[str, Any]], options: bytes, attempt: AttemptCalls) -> Linked:

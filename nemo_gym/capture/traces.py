@@ -11,13 +11,16 @@ stands for the response itself (``{"response": true}``). Each of the others has
 - ``output``: its items in order, with tokens, as in a response,
 - ``parent``: the trace that its first call continues (0 is the response), or null,
 - ``reason``: why it continues none,
-- ``"trained": false`` if it is a repeated call and the other one was used.
+- ``"trained": false`` if it is a repeated call and the other one was used, or one beside the work (a title),
+- what the program said of its first call: ``thread``, ``window``, ``auxiliary``, ``disagreement``.
+
+Calls without tokens form traces, too, by what was said.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from nemo_gym.capture.calls import ID, INPUT, KEPT_OF, OUTPUT, PARENT, REASON, CallFields
+from nemo_gym.capture.calls import ID, INPUT, KEPT_OF, NOTES, OUTPUT, PARENT, REASON, SAID, CallFields
 from nemo_gym.capture.lineage import RootReason
 from nemo_gym.conversion.parts import CALL_REFERENCE
 from nemo_gym.schemas.call_tokens import (
@@ -36,6 +39,7 @@ from nemo_gym.schemas.rows import LOST_CALLS_KEY, RESPONSE_KEY_NAME, TRACES_KEY_
 Item = dict[str, Any]
 Trace = dict[str, Any]
 MAIN: Final = 0
+AUXILIARY: Final = "auxiliary"  # a call beside the work, such as a title
 # The agent meant to begin anew, or nothing else was possible. Other tokens for the same conversation are a mistake,
 # which the continuity check reports.
 INTENDED: Final = frozenset({RootReason.SEPARATE, RootReason.CHANGED, RootReason.TIE, RootReason.UNKNOWN})
@@ -82,6 +86,8 @@ class _Captured:
         self.place: dict[str, int] = {}
         self.tokens: dict[str, CallTokens] = {}
         for call in calls:
+            if SAID in call:
+                continue
             self.tokens[call[ID]] = CallTokens(
                 call[TRAINABLE],
                 call[LOG_PROBS],
@@ -95,8 +101,11 @@ class _Captured:
         if call[ID] in self.continued:
             return False
         used = [name for name in self.by_id if name in self.continued or self.place.get(name) == MAIN]
+        siblings = [name for name in used if self.by_id[name][PARENT] == call[PARENT]]
+        if SAID in call:
+            return any(self.by_id[name].get(SAID) == call[SAID] for name in siblings)
         mine = self.tokens[call[ID]]
-        same = (self.tokens[name] for name in used if self.by_id[name][PARENT] == call[PARENT])
+        same = (self.tokens[name] for name in siblings if name in self.tokens)
         return any(each.read == mine.read and each.prompt == mine.prompt for each in same)
 
 
@@ -108,6 +117,8 @@ class _TokenWriter:
         self.latest: CallTokens | None = None
 
     def write(self, item: Item, call: CallFields) -> None:
+        if call[ID] not in self._tokens:
+            return
         tokens, before = self._tokens[call[ID]], self.latest
         added, kept = tokens.added, tokens.kept
         if tokens.before is not before:
@@ -127,8 +138,9 @@ def _traces(calls: Sequence[CallFields], captured: _Captured, writer: _TokenWrit
     for chain in _chains(calls):
         first = chain[0]
         output: list[Item] = []
-        trace: Trace = {PARENT: captured.place.get(first[PARENT]), REASON: first[REASON], INPUT: first[INPUT]}
-        if len(chain) == 1 and captured.is_unused(first):
+        notes = first.get(NOTES, {})
+        trace: Trace = {PARENT: captured.place.get(first[PARENT]), REASON: first[REASON], **notes, INPUT: first[INPUT]}
+        if notes.get(AUXILIARY) or (len(chain) == 1 and captured.is_unused(first)):
             trace[TRAINED] = False
         traces.append({**trace, OUTPUT: output})
         for call in chain:

@@ -16,8 +16,10 @@ from typing import Any, Final, Protocol
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
+from nemo_gym.capture.call_files import CALLS_KEY, capture_dirs_of, captured_calls
 from nemo_gym.capture.calls import CallFields
 from nemo_gym.capture.traces import complete, references
+from nemo_gym.capture.trajectories import attach_trajectory
 from nemo_gym.config.addresses import server_names
 from nemo_gym.config.environments import Routing, routing_of
 from nemo_gym.config.interpolation import plain_data
@@ -29,11 +31,16 @@ from nemo_gym.rollouts.environment_calls import EnvironmentCalls
 from nemo_gym.rollouts.store.outcome import PlannedRollout
 from nemo_gym.schemas.call_tokens import with_added_prompts, with_full_prompts
 from nemo_gym.schemas.record import Row
-from nemo_gym.schemas.rows import Prices
+from nemo_gym.schemas.rows import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, Prices
 from nemo_gym.servers.crashes import Crash
 from nemo_gym.servers.http.connections import aiohttp
 from nemo_gym.servers.http.urls import shown
-from nemo_gym.servers.middleware.rollout_scope import captured_mark, mark_rollout, wants_marks
+from nemo_gym.servers.middleware.rollout_scope import (
+    current_mark,
+    current_scope,
+    mark_of_program,
+    mark_rollout,
+)
 from nemo_gym.servers.models.capturing import (
     FULL,
     ON_ITEMS,
@@ -48,6 +55,7 @@ logger = logging.getLogger(__name__)
 
 RUN_PATH: Final = "/run"
 AGENT_TYPE: Final = "responses_api_agents"
+MODEL_TYPE: Final = "responses_api_models"
 _REFRESH_S: Final = 1.0
 # How long after a broken connection, or another error that may hide one, a crash is known.
 _NOTICED_WITHIN_S: Final = 1.0
@@ -86,7 +94,7 @@ class Agents:
     prices: Mapping[str, Prices] = {}
     models: Mapping[str, Any] | None = None  # what model servers ask for (``models_of``); None if unknown
     servers: Mapping[str, Any] = {}  # those of this process
-    captures: bool = False  # whether model servers keep the calls of an attempt
+    captures: bool = False  # whether model servers keep or record the calls of an attempt
     routing: Routing = Routing()
 
     def __init__(self, client: AgentClient) -> None:
@@ -147,17 +155,17 @@ class GymAgents(Agents):
         own = self.routing.doors or self.routing.tasksets
         self._environments = EnvironmentCalls(client, self.routing) if own else None
         self._capturing = capturing_servers(config)
-        self._marks = wants_marks(config) or bool(self._capturing)
+        self._model_servers = server_names(config, MODEL_TYPE)
         self._form = config.get(TOKEN_IDS_KEY)
-        self.captures = bool(self._capturing)
+        self._capture_dirs = capture_dirs_of(config)
+        self.captures = bool(self._capturing or self._capture_dirs)
         self._looked_at = float("-inf")
         self._looking = asyncio.Lock()
         self._asked_at = float("-inf")
         self._has_processes = client.found_by_head  # whether the head server knows of servers that can crash
 
     def run(self, planned: PlannedRollout) -> Awaitable[AgentReply]:
-        if self._marks:
-            mark_rollout(*planned.key, planned.attempt, captured=self.captures)
+        mark_rollout(*planned.key, planned.attempt, captured=bool(self._capturing))
         if self._environments is not None and self._environments.takes(planned):
             return self._environments.run(planned)
         return self.gym.post(planned.agent, RUN_PATH, json=planned.text or planned.row)
@@ -175,14 +183,29 @@ class GymAgents(Agents):
         return reply
 
     async def with_tokens(self, result: Row) -> Row:
-        mark = captured_mark()
-        if mark is not None:
-            delivered = references(result)
-            found = await asyncio.gather(*(self._take(name, mark, delivered) for name in self._capturing))
+        delivered = references(result)
+        # A program's calls are kept by every kind of server, others only together with their tokens.
+        servers = self._model_servers if delivered else self._capturing
+        mark = mark_of_program()
+        found = await asyncio.gather(*(self._take(name, mark, delivered) for name in servers))
+        if servers:
             complete(result, [call for calls in found for call in calls])
+        if self._capture_dirs:
+            await asyncio.to_thread(self._attach_recorded_calls, result)
         if self._form in (FULL, ON_ITEMS):
             return with_full_prompts(result)
         return with_added_prompts(result)
+
+    def _attach_recorded_calls(self, result: Row) -> None:
+        """Put the calls that model servers have recorded in files into the result, and the trajectory they are of."""
+        scope = current_scope()
+        if scope is not None:
+            recorded = captured_calls(
+                scope.rollout_id, self._capture_dirs, attempt=current_mark(), include_payloads=True
+            )
+            result[CALLS_KEY] = recorded
+            key = {TASK_INDEX_KEY_NAME: scope.task, ROLLOUT_INDEX_KEY_NAME: scope.rollout}
+            attach_trajectory({**result, **key}, result)
 
     async def _take(self, server: str, mark: str, delivered: list[str]) -> list[CallFields]:
         """The calls of an attempt that a model server has kept; none if it was restarted or keeps none."""
@@ -197,9 +220,7 @@ class GymAgents(Agents):
         return []
 
     def end_attempt(self) -> None:
-        mark = captured_mark()
-        if mark is not None:
-            self.gym.calls.forget(mark)
+        self.gym.calls.forget(mark_of_program())
 
     async def find_again(self) -> None:
         """Ask the head server where everything is now, because restarted servers have other ports."""
@@ -267,7 +288,6 @@ def agents_of(client: AgentClient) -> Agents:
 
 
 # ---- what their models are asked for ---------------------------------------------------------------------------------
-MODEL_TYPE: Final = "responses_api_models"
 # Settings that change how a model is reached but not what it replies. All others are part of a run's identity.
 OPERATIONAL: Final = frozenset(
     {

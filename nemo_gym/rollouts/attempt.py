@@ -11,6 +11,7 @@ from dataclasses import replace
 from time import perf_counter, perf_counter_ns, time
 from typing import Any, Final, TypeAlias
 
+from nemo_gym.conversion.parts import CALL_REFERENCE
 from nemo_gym.io.json import decode
 from nemo_gym.rollouts.agents import AgentClient, agents_of
 from nemo_gym.rollouts.classify import (
@@ -34,6 +35,7 @@ from nemo_gym.steps.rollout_steps import COMPLETED, RolloutSteps, from_line, to_
 from nemo_gym.steps.trace_context import attempt_context
 
 _WHOLE_PROMPTS: Final = b'"prompt_token_ids":'
+_REFERENCE: Final = b'"%b":' % CALL_REFERENCE.encode()
 Pair: TypeAlias = tuple[Row, dict[str, Any]]
 RunExamples: TypeAlias = Callable[[list[Row]], Iterable[Awaitable[Pair]]]
 
@@ -102,7 +104,7 @@ class AgentAttempt:
         if isinstance(result, Failed):
             self._agents.end_attempt()
             return result
-        if self._agents.captures or _WHOLE_PROMPTS in body:
+        if self._agents.captures or _WHOLE_PROMPTS in body or _REFERENCE in body:
             result = await self._agents.with_tokens(result)
         return outcome_of_record(planned, result, perf_counter() - started)
 

@@ -109,7 +109,7 @@ async def host_gym(
         if head:
             sockets[head_config.port] = stack.enter_context(_bind_head(head_config, token))
             apps[head_config.port] = _head_app(gym, token, counted)
-        await stack.enter_async_context(listening(apps, [*sockets.values()], callers, log_all=log_all))
+        await stack.enter_async_context(listening(apps, sockets.values(), callers, gym.client.gateway, log_all=log_all))
         await _start_processes(stack, gym, apart, missing, counted.environment if counted else {})
         await stack.enter_async_context(watching_lag({i.name: i.directory for i in inline if i.name not in classes}))
         stack.enter_context(profiling(config, MARKERS, labels={server.name: server.label for server in local.values()}))

@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
 
 from nemo_gym import INSTALL_DIR
+from nemo_gym.capture.gateway import Gateway
 from nemo_gym.config.instances import ServerInstance, read_instances
 from nemo_gym.config.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR, RESOURCES_SERVERS
 from nemo_gym.config.locate import STARTED_IN_ENV_VAR, started_in
@@ -68,7 +69,7 @@ def serve_standalone(
         with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=new_event_loop) as runner:
             label = server.get_session_middleware_key()
             with profiling(config, MARKERS, labels={name: label}, only_server=name):
-                runner.run(_serve(app, instance, settings, metrics, config))
+                runner.run(_serve(app, instance, settings, metrics, config, gateway=client.gateway))
     return app
 
 
@@ -83,7 +84,13 @@ def _own_instance(config: DictConfig, name: str) -> ServerInstance:
 
 
 async def _serve(
-    app: FastAPI, instance: ServerInstance, settings: HttpSettings, metrics: TakePart, config: DictConfig
+    app: FastAPI,
+    instance: ServerInstance,
+    settings: HttpSettings,
+    metrics: TakePart,
+    config: DictConfig,
+    *,
+    gateway: Gateway,
 ) -> None:
     use_http_settings(settings)
     stop = _stop_event()
@@ -94,7 +101,7 @@ async def _serve(
     async with (
         app.router.lifespan_context(app),
         metrics(apps, {port: instance}),
-        listening(apps, [listener], callers, log_all=bool(config.get(LOG_ALL_REQUESTS))),
+        listening(apps, [listener], callers, gateway=gateway, log_all=bool(config.get(LOG_ALL_REQUESTS))),
     ):
         settle_heap()
         await stop.wait()

@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nemo_gym.capture.gateway import Gateway
 from nemo_gym.errors import ConfigError
 from nemo_gym.servers.callers import Callers
+from nemo_gym.servers.gateway_door import GatewayAddress, GatewayDoor
 from nemo_gym.servers.http.deadlines import WaitedTimes, adopt_attempt
 from nemo_gym.servers.middleware.rollout_scope import adopt_mark, adopt_path_prefix
 from nemo_gym.servers.server_client import WAITED_PATH
@@ -26,13 +28,19 @@ LOG_ALL_REQUESTS = "uvicorn_logging_show_200_ok"
 class PortRouter:
     """An ASGI app that passes each request to the app that owns the port, unless the caller may not call."""
 
-    def __init__(self, apps: Mapping[int, ASGIApp], callers: Callers | None = None) -> None:
+    def __init__(
+        self, apps: Mapping[int, ASGIApp], callers: Callers | None = None, gateway: Gateway | None = None
+    ) -> None:
         self._apps = apps
         self._callers = callers
+        self._door = GatewayDoor(gateway) if gateway is not None else None
         self._pending = PendingSteps()
         self._waited = WaitedTimes()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._door is not None and (address := GatewayAddress.parse(scope["path"])) is not None:
+            await self._door.serve(address, self._apps[scope["server"][1]], scope, receive, send)
+            return  # the key of the attempt has said whether the caller may call
         refusal = self._callers.refusal(scope) if self._callers is not None else None
         if refusal is not None:
             await refusal(scope, receive, send)
@@ -88,15 +96,9 @@ def _show(logger: logging.Logger) -> None:
         logger.addHandler(logging.StreamHandler())
 
 
-@contextlib.asynccontextmanager
-async def listening(
-    apps: Mapping[int, ASGIApp], sockets: list[socket.socket], callers: Callers | None = None, *, log_all: bool = False
-) -> AsyncIterator[None]:
-    """Serve the apps while the context lasts. Without ``callers``, the apps decide by themselves whom they answer."""
-    if log_all:
-        _show(logging.getLogger("uvicorn.access"))
-    config = uvicorn.Config(
-        PortRouter(apps, callers),
+def _settings(app: ASGIApp, *, log_all: bool) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
         lifespan="off",
         log_config=None,
         access_log=log_all,
@@ -107,8 +109,22 @@ async def listening(
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = _QuietServer(config)
-    serving = asyncio.create_task(server.serve(sockets=sockets))
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    apps: Mapping[int, ASGIApp],
+    sockets: Iterable[socket.socket],
+    callers: Callers | None = None,
+    gateway: Gateway | None = None,
+    *,
+    log_all: bool = False,
+) -> AsyncIterator[None]:
+    """Serve the apps while the context lasts. Without ``callers``, the apps decide by themselves whom they answer."""
+    if log_all:
+        _show(logging.getLogger("uvicorn.access"))
+    server = _QuietServer(_settings(PortRouter(apps, callers, gateway), log_all=log_all))
+    serving = asyncio.create_task(server.serve(sockets=[*sockets]))
     try:
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn sets a flag, it has no event
             await asyncio.sleep(0.005)

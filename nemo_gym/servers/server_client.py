@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from yarl import URL
 
 from nemo_gym.capture.calls import CallStore
+from nemo_gym.capture.gateway import Gateway
 from nemo_gym.config.addresses import base_url, server_names, server_settings, server_type
 from nemo_gym.config.keys import HEAD_SERVER, SERVER_TYPES
 from nemo_gym.errors import ConfigError
@@ -93,6 +94,8 @@ class GymClient(BaseModel):
     gates: Gates = Field(default_factory=Gates, exclude=True, repr=False)
     # The model calls of open attempts, kept by the model servers of this process until a collector takes them.
     calls: CallStore = Field(default_factory=CallStore, exclude=True, repr=False)
+    # The attempts that programs may call the model servers of this process for.
+    gateway: Gateway = Field(default_factory=Gateway, exclude=True, repr=False)
     # The crashes of servers in other processes, and which of them are down.
     crashes: CrashLog = Field(default_factory=CrashLog, exclude=True, repr=False)
     # What calls over HTTP have in common, prepared with the first one, because that takes aiohttp.
@@ -123,7 +126,7 @@ class GymClient(BaseModel):
         twin = declared(head_server_config=self.head_server_config, global_config_dict=self.global_config_dict)
         # All clients of a Gym share one table of servers, one of gates, one of calls, and what is known about crashes.
         twin.local_servers, twin.gates, twin.crashes = self.local_servers, self.gates, self.crashes
-        twin.token, twin.calls = self.token, self.calls
+        twin.token, twin.calls, twin.gateway = self.token, self.calls, self.gateway
         return twin
 
     async def get(self, server_name: str, url_path: str, **options: Any) -> Any:

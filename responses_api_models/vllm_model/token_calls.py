@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from nemo_gym.capture.calls import AttemptCalls, SampledTokens, json_text, json_values
-from nemo_gym.capture.conversations import Linked, Resumed, keep, link
+from nemo_gym.capture.conversations import Linked, Resumed, as_kept, keep, link
 from nemo_gym.conversion.completion_tokens import SAMPLING_FIELD
 from nemo_gym.conversion.parts import CALL_REFERENCE, TOKEN_FIELDS
 from nemo_gym.io.json import encode_json
@@ -79,6 +79,7 @@ class TokenCalls:
             return await self._post(session, path, body)
 
         attempt = self._capture.attempt() if chat.get("n", 1) in (None, 1) else None
+        chat = as_kept(chat, attempt) if attempt is not None and resumed is None else chat
         linked = _link(chat, attempt, resumed) if attempt is not None else None
         if resumed is not None:
             chat = {**chat, "messages": resumed.messages(chat["messages"])}

@@ -16,10 +16,11 @@ from typing import Any, Final, NamedTuple, Self
 from omegaconf import DictConfig, OmegaConf
 from starlette.types import Scope
 
+from nemo_gym.schemas.rows import ROLLOUT_ID_PATTERN
+
 HEADER: Final = "X-NG-Rollout"
 PATH_PREFIX: Final = "/ng-rollout/"
 TOKEN_SEGMENT: Final = "training-token-capture/"  # noqa: S105 - after the id: the call is to be trained on
-ROLLOUT_ID_PATTERN: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 REPLAY: Final = "replay_model"
 _HEADER: Final = HEADER.lower().encode()
 _FORM: Final = re.compile(r"(-?\d{1,18})\.(\d{1,18})\.(\d{1,9})\.([0-9a-f]{1,40})(?:\.c)?")
@@ -126,6 +127,19 @@ def captured_mark() -> str | None:
     """The mark of the current attempt, if its model calls are to be kept."""
     mark = _mark.get()
     return mark if mark.endswith(_CAPTURED) else None
+
+
+def mark_of_program() -> str:
+    """The mark under which the calls of the current attempt's program are kept, whether or not its others are."""
+    mark = _mark.get() or f"0.0.1.{secrets.token_hex(6)}"
+    return mark if mark.endswith(_CAPTURED) else mark + _CAPTURED
+
+
+def mark_program() -> str:
+    """Make the further calls of the current task those of a program, and return the mark."""
+    mark = mark_of_program()
+    _mark.set(mark)
+    return mark
 
 
 @contextlib.contextmanager

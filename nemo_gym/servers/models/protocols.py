@@ -31,6 +31,7 @@ MESSAGES: Final = "/v1/messages"
 INVALID: Final = "invalid_request_error"
 NOT_FOUND: Final = "not_found_error"
 SHOWN_ERRORS: Final = 3
+LISTED_ERRORS: Final = 20
 # The error types that Anthropic's clients know.
 ANTHROPIC_TYPES: Final[Mapping[str, str]] = {
     ModelErrorKind.RATE_LIMITED: "rate_limit_error",
@@ -62,14 +63,14 @@ def reply_to_model_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def reply_to_invalid_request(request: Request, error: Exception) -> JSONResponse:
-    """The reply to a request that failed validation; ``detail`` lists everything that is wrong with it."""
+    """The reply to a request that failed validation; ``detail`` lists what is wrong with it, and repeats none of it."""
     assert isinstance(error, RequestValidationError)
-    errors = jsonable_encoder(error.errors())
+    errors = [{key: entry[key] for key in ("type", "loc", "msg")} for entry in error.errors()]
     places = [".".join(map(str, entry["loc"][1:])) for entry in errors]
     shown = [f"{place or 'body'}: {entry['msg']}" for place, entry in zip(places, errors, strict=True)][:SHOWN_ERRORS]
     more = f"; and {len(errors) - len(shown)} more" if len(errors) > len(shown) else ""
     body = error_body(request, "; ".join(shown) + more, param=places[0] if places else None)
-    return JSONResponse({**body, "detail": errors}, status_code=422)
+    return JSONResponse({**body, "detail": jsonable_encoder(errors[:LISTED_ERRORS])}, status_code=422)
 
 
 def reply_to_http_error(request: Request, error: Exception) -> JSONResponse:

@@ -1,0 +1,129 @@
+"""Programs call a model under the address of their attempt, with its key, for as long as it is open."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+
+from nemo_gym.capture.traces import complete, references
+from nemo_gym.servers.attempts import OpenedAttempt, open_attempt
+from nemo_gym.servers.gym import Gym, host_gym
+from nemo_gym.servers.middleware.rollout_scope import mark_of_program, mark_rollout
+from responses_api_models.vllm_model.tests.toy_engine import ToyEngine, toy_engine
+from tests.servers.models.test_long_conversations import vllm
+
+FORCED = '[{"name": "add", "parameters": {"a": 2, "b": 3}}]'
+ADD = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
+
+
+@asynccontextmanager
+async def gym_with(*script: str, tokens: bool = True) -> AsyncIterator[tuple[ToyEngine, Gym]]:
+    async with (
+        toy_engine("vLLM", *script) as engine,
+        host_gym(vllm(engine.url, return_token_id_information=tokens)) as gym,
+    ):
+        yield engine, gym
+
+
+async def post(
+    attempt: OpenedAttempt, path: str, body: Any, *, key: str | None = None, **headers: str
+) -> tuple[int, bytes]:
+    given = {"Authorization": f"Bearer {key or attempt.api_key}", "Content-Type": "application/json", **headers}
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(attempt.root_url + path, data=data, headers=given) as reply,
+    ):
+        return reply.status, await reply.read()
+
+
+async def chat(attempt: OpenedAttempt, messages: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+    status, content = await post(attempt, "/v1/chat/completions", {"model": "m", "messages": messages, **options})
+    assert status == 200, content
+    return orjson.loads(content)["choices"][0]["message"]  # type: ignore[no-any-return]
+
+
+def row_of(gym: Gym, response: dict[str, Any] | None) -> dict[str, Any]:
+    row = {"response": response}
+    complete(row, gym.client.calls.take(mark_of_program(), references(row)))
+    return row
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+async def test_a_program_s_calls_become_the_response_whatever_it_sends_back(tokens: bool) -> None:
+    async with gym_with(FORCED, "It is five.", tokens=tokens) as (engine, gym):
+        mark_rollout(3, 1, 1)
+        attempt = await open_attempt(gym.client, "policy_model")
+        question = {"role": "user", "content": "What is two and three?"}
+        tools = [{"type": "function", "function": ADD}]
+        made = await chat(attempt, [question], tools=tools)
+        call = made["tool_calls"][0]
+        # As an SDK writes it: without the fields that it does not know, and with the arguments in its own form.
+        given = {"name": "add", "arguments": orjson.dumps(orjson.loads(call["function"]["arguments"])).decode()}
+        repeated = {"role": "assistant", "tool_calls": [{"id": call["id"], "type": "function", "function": given}]}
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "5"}
+        await chat(attempt, [question, repeated, result], tools=tools)
+        report = await attempt.close()
+        assert (report.answer, report.calls, report.answered, report.last_status) == ("It is five.", 2, 2, 200)
+        assert report.response is not None
+        kinds = [item["type"] for item in report.response["output"]]
+        assert kinds == ["function_call", "function_call_output", "message"]
+        row = row_of(gym, report.response)
+        assert "traces" not in row, "the second call continues the first one"
+        if tokens:
+            sampled = [
+                item["generation_token_ids"]
+                for item in row["response"]["output"]
+                if "ng_call" not in item and "generation_token_ids" in item
+            ]
+            assert [engine.text(ids) for ids in sampled] == [FORCED + "<|im_end|>", "It is five.<|im_end|>"]
+
+
+async def test_only_the_key_of_an_open_attempt_lets_a_program_in() -> None:
+    async with gym_with("One.", "Two.") as (_, gym):
+        mark_rollout(0, 0, 1)
+        first = await open_attempt(gym.client, "policy_model")
+        second = await open_attempt(gym.client, "policy_model")
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        for key in ("wrong", second.api_key, gym.client.token or ""):
+            assert (await post(first, "/v1/chat/completions", body, key=key))[0] == 401
+        assert (await post(first, "/ng-calls", {"attempt": "0.0.1.ab"}))[0] == 404
+        assert (await post(first, "/tokenize", {"prompt": "a"}))[0] == 404
+        assert (await post(first, "/v1/chat/completions", body))[0] == 200
+        report = await first.close()
+        assert (report.calls, report.late) == (1, 0)
+        status, content = await post(first, "/v1/chat/completions", body)
+        assert status == 410, content
+        assert (await first.close()).late == 1
+        assert (await post(second, "/v1/chat/completions", body))[0] == 200
+
+
+async def test_calls_that_run_when_an_attempt_is_closed_are_cancelled() -> None:
+    async with gym_with() as (engine, gym):  # it has no answer, so it replies with an error that passes
+        mark_rollout(0, 0, 1)
+        attempt = await open_attempt(gym.client, "policy_model")
+        engine.down = frozenset({"/v1/chat/completions"})
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        running = asyncio.create_task(post(attempt, "/v1/chat/completions", body))
+        while not (await attempt.report()).calls:  # noqa: ASYNC110 - it is the other side that calls
+            await asyncio.sleep(0.01)
+        report = await attempt.close()
+        assert report.cancelled == 1
+        status, content = await running
+        assert status == 410, content
+
+
+async def test_the_gateway_says_in_its_own_words_what_was_refused() -> None:
+    async with gym_with("One.") as (_, gym):
+        mark_rollout(0, 0, 1)
+        attempt = await open_attempt(gym.client, "policy_model")
+        status, content = await post(attempt, "/v1/responses", {"model": "m", "input": [{"role": "nobody"}] * 500})
+        assert 400 <= status < 500
+        assert len(content) < 4000, "the request is not repeated"
+        report = await attempt.close()
+        assert [refusal.status for refusal in report.refused] == [status]
+        assert report.refused[0].path == "/v1/responses"

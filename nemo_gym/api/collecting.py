@@ -31,6 +31,13 @@ from nemo_gym.api.choices import (
     task_file,
 )
 from nemo_gym.api.environment_file import refuse_while_loading
+from nemo_gym.api.folder_tasks import (
+    DEFAULT_AGENT,
+    WITHOUT_MODEL,
+    choose_task_folders,
+    names_task_folders,
+    task_folder_rows,
+)
 from nemo_gym.api.functions import ModelFunction
 from nemo_gym.api.gyms import collect_in_gym
 from nemo_gym.api.runs import Run
@@ -77,7 +84,7 @@ class Prepared:
 
 
 def prepare(
-    environment: EnvironmentSource,
+    environment: EnvironmentSource | None = None,
     *,
     model: str | ModelFunction = "local",
     tasks: TaskSource | None = None,
@@ -94,17 +101,22 @@ def prepare(
     """Turn what ``collect`` was given into a configuration and parameters, and check all of it."""
     refuse_while_loading()
     sampling, parameters = split_options(options)
-    choice = choose_environment(environment)
-    choice.add(choose_model(model, base_url=base_url, api_key=api_key, settings=model_settings))
+    folders = tasks if environment is None and names_task_folders(tasks) else None
+    choice = choose_task_folders(agent) if folders is not None else choose_environment(_named(environment))
+    if folders is None or agent not in WITHOUT_MODEL:
+        choice.add(choose_model(model, base_url=base_url, api_key=api_key, settings=model_settings))
     choice.values |= settings or {}
     if callable(agent):
         agent = choice.add(function_choice(agent, compose(choice)))
     config = compose(choice)
-    name = choose_agent(agent, config)
+    name = choose_agent(agent or (None if folders is None else DEFAULT_AGENT), config)
     owned = Path(mkdtemp(prefix="rollouts-")) if output is None else None
     folder = owned or user_cache(os.environ) / "tasks"
     limit, own = parameters.get("limit"), choice.environment
-    source = task_file(tasks, environment=own, config=config, agent=name, folder=folder, limit=limit)
+    if folders is not None:
+        source = task_folder_rows(folders, config, folder=folder, limit=limit)
+    else:
+        source = task_file(tasks, environment=own, config=config, agent=name, folder=folder, limit=limit)
     parameters |= {
         "agent_name": name,
         "input_jsonl_fpath": str(source),
@@ -116,6 +128,15 @@ def prepare(
     checked = checked_options(RolloutCollectionConfig, parameters)
     elsewhere = checked.executor != "local" or checked.workers not in (None, 1)
     return Prepared(config, checked, classes_here(choice.classes, config, elsewhere=elsewhere), owned)
+
+
+def _named(environment: EnvironmentSource | None) -> EnvironmentSource:
+    if environment is None:
+        raise ConfigError(
+            "neither an environment nor a folder of tasks is given",
+            hint="name an environment, or give tasks= the path of a folder with a task.toml in it or below",
+        )
+    return environment
 
 
 def compose(choice: Choice) -> DictConfig:
@@ -169,7 +190,7 @@ def finished(summary: Summary, prepared: Prepared) -> Run:
 
 
 def collect(
-    environment: EnvironmentSource,
+    environment: EnvironmentSource | None = None,
     *,
     model: str | ModelFunction = "local",
     tasks: TaskSource | None = None,
@@ -188,6 +209,7 @@ def collect(
     ``environment``     a shipped name, a folder, a ``.yaml`` or ``.py`` file, a server class, or an ``Environment``.
     ``model``           "local", "openai:NAME", "anthropic:NAME", "vllm:NAME", a model server, or an async function.
     ``tasks``           a file, dictionaries, or the name of a dataset of the environment; by default its examples.
+                        Without an environment, a folder of tasks in Harbor's format.
     ``agent``           the name of an agent, or ``async def agent(task, model, tools)``.
     ``output``          the rollout file; without it, a temporary folder that lives as long as the run.
     ``resume``          continue an earlier run with the same output.
@@ -206,7 +228,7 @@ def collect(
     return finished(run_in_thread(work, stop), prepared)
 
 
-async def acollect(environment: EnvironmentSource, **options: Any) -> Run:
+async def acollect(environment: EnvironmentSource | None = None, **options: Any) -> Run:
     """Collect rollouts in async code; takes everything that ``collect`` takes. Cancelling it stops at once."""
     prepared = prepare(environment, **options)
     stop = StopSwitch(drain_s=prepared.parameters.drain_timeout_s)

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 _NO_EFFECT: Final = {"CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "MAINTAINER", "VOLUME", "STOPSIGNAL", "HEALTHCHECK"}
+OF_THE_BASE: Final = ("PATH", "HOME")  # variables whose values only the base knows; they are left as they are
 _ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)(?::([-+])([^}]*))?\}|(\w+))")
 # A command that can only succeed with a network; at the beginning of a line or behind && || ; | ( and sudo.
@@ -178,7 +179,10 @@ def _pairs(rest: str) -> Iterator[tuple[str, str]]:
 
 def _filled(text: str, known: Mapping[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
-        own = known.get(found.group(1) or found.group(4), "")
+        name = found.group(1) or found.group(4)
+        if name in OF_THE_BASE and name not in known:
+            return found.group(0)
+        own = known.get(name, "")
         if found.group(2) == "-":
             return own or found.group(3)
         return found.group(3) if found.group(2) == "+" and own else ("" if found.group(2) == "+" else own)

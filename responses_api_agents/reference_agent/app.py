@@ -3,6 +3,7 @@
 The solution must get the full reward, and nothing must get none: that is the test of a set of tasks.
 """
 
+import time
 from typing import Any, Literal
 
 from fastapi import Request, Response
@@ -19,7 +20,7 @@ from nemo_gym.base_responses_api_agent import (
     fields_of,
 )
 from nemo_gym.config_types import ResourcesServerRef
-from nemo_gym.conversion.new_responses import new_response_fields
+from nemo_gym.conversion.new_responses import NewId, response_to
 from nemo_gym.metrics.aggregate import forwards_metrics_to
 from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.direct.replies import JsonResponse
@@ -56,7 +57,9 @@ class ReferenceAgent(SimpleResponsesAPIAgent):
         return await self.server_client.post(server_name=name, url_path=path, json=content, cookies=cookies)
 
     def _response(self) -> ResponseFields:
-        return new_response_fields([], model=self.config.name)
+        """A response without output: no model was asked."""
+        made = {"id": f"resp_{NewId().hex}", "created_at": time.time(), "model": self.config.name}
+        return response_to({}, [], reason=None, usage=None, **made)
 
     @forwards_metrics_to("resources_server")
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:

@@ -5,9 +5,11 @@ any other. Afterwards, ``ng_view results/repair/rollouts.jsonl`` shows the rollo
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import nemo_gym
+from resources_servers.workspace.tools import declarations
 
 PACKAGE = '''"""Intervals of whole numbers."""
 
@@ -44,7 +46,8 @@ def test_apart():
 """
 QUESTION = "merge([(1, 2), (2, 5)]) returns both intervals as they are, but they touch. Repair intervals.py."
 TASK = {
-    "question": QUESTION,
+    "prompt": QUESTION,
+    "responses_create_params": {"tools": declarations()},
     "world": {"files": {"intervals.py": PACKAGE, "tests/test_visible.py": VISIBLE}},
     "tests": {"files": {"tests/test_hidden.py": HIDDEN}},
 }
@@ -57,7 +60,7 @@ STEPS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def mechanic(request: dict[str, Any]) -> Any:
+def mechanic(request: Mapping[str, Any]) -> Any:
     """The model: one step for each tool result that it has seen, then an answer."""
     done = sum(item.get("type") == "function_call_output" for item in request["input"])
     if done == len(STEPS):

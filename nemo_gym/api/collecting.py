@@ -101,7 +101,7 @@ def prepare(
     """Turn what ``collect`` was given into a configuration and parameters, and check all of it."""
     refuse_while_loading()
     sampling, parameters = split_options(options)
-    folders = tasks if environment is None and names_task_folders(tasks) else None
+    folders = tasks if environment is None and isinstance(tasks, str | Path) and names_task_folders(tasks) else None
     choice = choose_task_folders(agent) if folders is not None else choose_environment(_named(environment))
     if folders is None or agent not in WITHOUT_MODEL:
         choice.add(choose_model(model, base_url=base_url, api_key=api_key, settings=model_settings))

@@ -23,9 +23,9 @@ _SERVER: Final = "task_folder"
 _CONFIGS: Final = f"{RESOURCES_SERVERS}/{_SERVER}/configs"
 
 
-def names_task_folders(tasks: Any) -> bool:
+def names_task_folders(tasks: str | Path) -> bool:
     """Whether tasks are a folder of tasks, as opposed to a file, rows, or the name of a dataset."""
-    return isinstance(tasks, str | Path) and is_folder_of_tasks(Path(tasks))
+    return is_folder_of_tasks(Path(tasks))
 
 
 def choose_task_folders(agent: Any) -> Choice:

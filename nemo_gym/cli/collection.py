@@ -98,7 +98,9 @@ def collect_rollouts(arguments: Arguments) -> int:
     chosen = named.only
     config = read_configuration(CollectRolloutsConfig, named.arguments)
     if folders:
-        rows = task_folder_rows(config["tasks"], config, folder=user_cache(os.environ) / "tasks", limit=config.get("limit"))
+        rows = task_folder_rows(
+            config["tasks"], config, folder=user_cache(os.environ) / "tasks", limit=config.get("limit")
+        )
         config["input_jsonl_fpath"] = str(rows)
     if chosen is not None and not config.get("input_jsonl_fpath"):
         config["input_jsonl_fpath"] = str(own_tasks(chosen, config))
@@ -119,7 +121,7 @@ def with_task_folders(arguments: Arguments) -> Arguments:
     given = parse_overrides(arguments.overrides, arguments.pairs)
     if given.get("input_jsonl_fpath"):
         raise UsageError("both tasks and input_jsonl_fpath are given", hint="leave out one of them")
-    if not names_task_folders(given["tasks"]):
+    if not names_task_folders(str(given["tasks"])):
         raise UsageError(
             f"tasks: {given['tasks']} is not a folder with a task.toml in it or below",
             hint="for a file of rows, use +input_jsonl_fpath=<file>",

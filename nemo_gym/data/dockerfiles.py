@@ -1,7 +1,7 @@
-"""Dockerfiles of tasks as steps that a world can take without a container engine, or the reasons why that is impossible.
+"""Dockerfiles of tasks as steps that a world can take without a container engine, or why that is impossible.
 
-Understood are one ``FROM``, and ``WORKDIR``, ``COPY``, ``ADD`` of local files, ``ENV``, ``ARG``, ``USER`` and ``RUN`` lines
-that need no network. What only describes an image (``CMD``, ``EXPOSE``, ``LABEL``, …) has no effect.
+Understood are one ``FROM``, and ``WORKDIR``, ``COPY``, ``ADD`` of local files, ``ENV``, ``ARG``, ``USER`` and ``RUN``
+lines that need no network. What only describes an image (``CMD``, ``EXPOSE``, ``LABEL``, …) has no effect.
 """
 
 import json
@@ -49,7 +49,7 @@ class RunStep:
 
 @dataclass(slots=True)
 class ImageRecipe:
-    """What a Dockerfile makes of its base: steps, variables, folder and user. ``obstacles`` keep a world from taking them."""
+    """What a Dockerfile makes of its base. ``obstacles`` say why a world can't take its steps."""
 
     base: str = ""
     steps: list[CopyStep | RunStep] = field(default_factory=list)
@@ -108,10 +108,8 @@ def _add(recipe: ImageRecipe, line: _Line, arguments: dict[str, str]) -> None:
             recipe.steps.append(_copy(line, recipe.workdir, known))
         case "RUN":
             recipe.steps.append(_run(line, recipe))
-        case "SHELL" | "ONBUILD":
-            raise ValueError(f"{line.word} is not supported")
         case word if word not in _NO_EFFECT:
-            raise ValueError(f"{word} is not an instruction")
+            raise ValueError(f"{word} is not supported")
 
 
 def _copy(line: _Line, workdir: str, known: Mapping[str, str]) -> CopyStep:

@@ -1,4 +1,4 @@
-"""Tasks in folders, in the format of Harbor: ``instruction.md``, ``task.toml``, ``environment/``, ``tests/``, ``solution/``.
+"""Tasks in folders, in the format of Harbor: an instruction, ``task.toml``, an environment, tests and a solution.
 
 A folder is read completely before anything runs: what it asks for and what can't be given are values.
 """
@@ -121,7 +121,9 @@ class TaskToml(_Section):
     @model_validator(mode="before")
     @classmethod
     def _read_older_names(cls, data: Any) -> Any:
-        return {"schema_version": str(data["version"]), **data} if isinstance(data, dict) and "version" in data else data
+        return (
+            {"schema_version": str(data["version"]), **data} if isinstance(data, dict) and "version" in data else data
+        )
 
 
 class TaskFolder(BaseModel):

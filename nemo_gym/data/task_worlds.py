@@ -15,7 +15,9 @@ from nemo_gym.errors import ConfigError
 Where = Literal["auto", "namespaces", "container"]
 ENGINES: Final = ("docker", "podman")
 # Images with nothing in them that a plain Debian system lacks. A version of Python must be that of this machine.
-_PLAIN: Final = re.compile(r"(?:docker\.io/)?(?:library/)?(debian|ubuntu|python|buildpack-deps)(?::([\w.-]+))?(?:@\S+)?")
+_PLAIN: Final = re.compile(
+    r"(?:docker\.io/)?(?:library/)?(debian|ubuntu|python|buildpack-deps)(?::([\w.-]+))?(?:@\S+)?"
+)
 _VERSION: Final = re.compile(r"3\.\d+")
 _PATIENCE_S: Final = 60
 
@@ -66,7 +68,9 @@ def plan_world(
     if where == "namespaces":
         return [f"{obstacle}, so it needs a container" for obstacle in obstacles]
     if engine is None:
-        return [f"{each}, and there is no container engine here" for each in obstacles or ["it is to run in a container"]]
+        return [
+            f"{each}, and there is no container engine here" for each in obstacles or ["it is to run in a container"]
+        ]
     return _in_container(task, engine, image, workdir)
 
 

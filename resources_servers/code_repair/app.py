@@ -1,9 +1,10 @@
 """Packages in which functions were broken: the agent repairs them in a workspace, and hidden tests decide."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from fastapi import HTTPException, Request, status
 from pydantic import PrivateAttr
@@ -17,7 +18,11 @@ from resources_servers.code_repair.tasks import Files, RepairTask, is_module, vi
 from resources_servers.code_repair.trial import LIMITS, judge
 from resources_servers.workspace.app import WorkspaceConfig, WorkspaceServer
 from resources_servers.workspace.grading import Grade
-from resources_servers.workspace.tasks import WorkspaceStart, WorkspaceTask
+from resources_servers.workspace.tasks import WorkspaceStart, WorkspaceTask, WorkspaceTests
+
+_ANY_START: Final = WorkspaceTask(
+    world=WorkspaceStart(setup=":"), tests=WorkspaceTests(kind="command", command="false")
+)
 
 
 class CodeRepairConfig(WorkspaceConfig):
@@ -65,7 +70,7 @@ class CodeRepairServer(WorkspaceServer):
 
     async def world_spec(self, task: RepairTask) -> WorldSpec:  # type: ignore[override]  # of another kind of row
         """A world with pytest, but without a package that the agent could copy from."""
-        spec = await super().world_spec(WorkspaceTask.model_construct(world=WorkspaceStart(setup=":")))
+        spec = await super().world_spec(_ANY_START)
         root = package_named(task.package).root
         environment = {"PYTHONPATH": f"{test_runner()}:{root or '.'}", "PYTHONHASHSEED": "0"}
         return replace(spec, environment=environment, readable=[test_runner()])
@@ -73,10 +78,7 @@ class CodeRepairServer(WorkspaceServer):
     async def prepare(self, task: RepairTask, world: World) -> None:  # type: ignore[override]
         """Write the broken package."""
         with TemporaryDirectory(prefix="code-repair-") as folder:
-            for path, content in visible_files(task).items():
-                target = Path(folder, path)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
+            await asyncio.to_thread(_write_files, Path(folder), visible_files(task))
             await world.put_folder(folder, ".")
 
     async def seed_session(  # type: ignore[override]  # the route takes its parameters from this signature
@@ -131,8 +133,20 @@ async def repaired_modules(task: RepairTask, world: World) -> Files:
     package = package_named(task.package)
     with TemporaryDirectory(prefix="code-repair-") as folder:
         await world.get_folder(package.source, folder)
-        found = {str(PurePosixPath(package.source, path.relative_to(folder))): path for path in Path(folder).rglob("*.py")}
-        return {name: path.read_bytes() for name, path in found.items() if is_module(package, name) and path.is_file()}
+        found = await asyncio.to_thread(_read_modules, Path(folder))
+    named = {str(PurePosixPath(package.source, path)): content for path, content in found.items()}
+    return {path: content for path, content in named.items() if is_module(package, path)}
+
+
+def _write_files(folder: Path, files: Files) -> None:
+    for path, content in files.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+
+def _read_modules(folder: Path) -> Files:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.py") if path.is_file()}
 
 
 if __name__ == "__main__":

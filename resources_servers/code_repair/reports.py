@@ -13,8 +13,8 @@ MOST_MESSAGES: Final = 3
 MOST_CHARACTERS: Final = 300
 _SYSTEM: Final = (
     "You repair a Python package in a sandbox. Use the tools to read its files, run its tests and edit its source. "
-    "Tests that you can't see decide whether it is repaired, so correct the fault itself; changes to tests do not count. "
-    "When you are done, say in a sentence what was wrong."
+    "Tests that you can't see decide whether it is repaired, so correct the fault itself; changes to tests do not "
+    "count. When you are done, say in a sentence what was wrong."
 )
 
 

@@ -12,7 +12,7 @@ NAMED: Final = "/logs/verifier/reward.json"
 
 
 async def read_rewards(world: World) -> dict[str, float]:
-    """The rewards by name; a lone number is named ``reward``. Tests that leave none are a failure, never a reward of 0."""
+    """The rewards by name; a lone number is named ``reward``. Tests that leave none failed, which is no reward of 0."""
     named = await _content(world, NAMED)
     if named is not None:
         try:

@@ -11,8 +11,8 @@ from nemo_gym.errors import ConfigError
 from resources_servers.workspace.tools import declarations
 
 _SYSTEM: Final = (
-    "You work on a Linux machine without a network, by tools that run commands and edit files. The task names the files "
-    "and programs that matter; when it is done, say so in a sentence. Tests that you can't see then check the result."
+    "You work on a Linux machine without a network, by tools that run commands and edit files. The task names the "
+    "files and programs that matter; when it is done, say so in a sentence. Tests that you can't see then check it."
 )
 
 
@@ -50,5 +50,5 @@ def task_row(task: TaskFolder) -> dict[str, Any]:
         "responses_create_params": {"input": messages, "tools": declarations()},
         "task_folder": str(task.folder),
         "task_name": task.name,
-        **said,
+        **{str(key): value for key, value in said.items()},
     }

@@ -1,4 +1,4 @@
-"""From a task folder to a world: the steps of its Dockerfile are taken once, and every rollout starts from the result."""
+"""From a task folder to a world: its Dockerfile is followed once, and every rollout starts from the result."""
 
 import asyncio
 import os
@@ -49,8 +49,10 @@ async def prepare_task(runner: Runner, task: TaskFolder, world: TaskWorld, *, en
         ours = {} if recipe is None or world.builds else recipe.environment
         environment = {**resolved_here(ours, known), **resolved(settings.env, os.environ)}
         folders = [world.workdir, *LOGS]
-        _require(await first.exec(["/bin/sh", "-c", 'mkdir -p "$@" && chmod 777 "$@"', "sh", *folders]), "making folders")
-        if recipe is None and task.environment_folder.is_dir() and task.image is None:
+        _require(
+            await first.exec(["/bin/sh", "-c", 'mkdir -p "$@" && chmod 777 "$@"', "sh", *folders]), "making folders"
+        )
+        if recipe is None and task.image is None and await asyncio.to_thread(task.environment_folder.is_dir):
             await first.put_folder(task.environment_folder, world.workdir)
         for step in [] if recipe is None or world.builds else recipe.steps:
             if isinstance(step, CopyStep):
@@ -108,9 +110,10 @@ def resolved_here(variables: Mapping[str, str], known: Mapping[str, str]) -> dic
     """Variables of a Dockerfile that build on those of its image, such as ``PATH=/opt/bin:$PATH``."""
     found: dict[str, str] = {}
     for name, value in variables.items():
+        filled = value
         for other, text in known.items():
-            value = value.replace(f"${{{other}}}", text).replace(f"${other}", text)
-        found[name] = value
+            filled = filled.replace(f"${{{other}}}", text).replace(f"${other}", text)
+        found[name] = filled
     return found
 
 
@@ -126,20 +129,27 @@ async def _variables(world: World) -> dict[str, str]:
 
 
 async def _copy(world: World, folder: Path, step: CopyStep) -> None:
+    for path in _sources(folder, step):
+        if path.is_dir():
+            await world.put_folder(path, step.target)
+            continue
+        into = step.into or (await world.exec(["test", "-d", step.target])).ok
+        target = str(PurePosixPath(step.target, path.name)) if into else step.target
+        mode = step.mode if step.mode is not None else path.stat().st_mode & 0o777
+        await world.write(target, await asyncio.to_thread(path.read_bytes), mode=mode)
+
+
+def _sources(folder: Path, step: CopyStep) -> list[Path]:
+    """The files and folders that a step copies; none is outside of the task's folder."""
+    found: list[Path] = []
     for source in step.sources:
-        found = sorted(folder.glob(source.lstrip("/"))) if source not in (".", "./", "/") else [folder]
-        if not found:
+        named = [folder] if source in (".", "./", "/") else sorted(folder.glob(source.lstrip("/")))
+        if not named:
             raise SandboxError(f"the Dockerfile copies {source}, which is not in {folder}")
-        for path in found:
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise SandboxError(f"the Dockerfile copies {source}, which leads out of {folder}")
-            if path.is_dir():
-                await world.put_folder(path, step.target)
-                continue
-            into = step.into or (await world.exec(["test", "-d", step.target])).ok
-            target = str(PurePosixPath(step.target, path.name)) if into else step.target
-            mode = step.mode if step.mode is not None else path.stat().st_mode & 0o777
-            await world.write(target, path.read_bytes(), mode=mode)
+        if not all(path.resolve().is_relative_to(folder.resolve()) for path in named):
+            raise SandboxError(f"the Dockerfile copies {source}, which leads out of {folder}")
+        found += named
+    return found
 
 
 async def _run(world: World, step: RunStep, environment: Mapping[str, str], seconds: float) -> None:

@@ -3,7 +3,8 @@
 The solution must get the full reward, and nothing must get none: that is the test of a set of tasks.
 """
 
-import time
+from collections.abc import Mapping
+from time import time
 from typing import Any, Literal
 
 from fastapi import Request, Response
@@ -44,22 +45,25 @@ class ReferenceAgent(SimpleResponsesAPIAgent):
         asked = {**row, "solved_by": "solution"} if self.config.plays == "solution" else row
         seeded = await self._post("/seed_session", asked, request.cookies)
         await raise_for_status(seeded)
-        verified = await self._post("/verify", {**row, "response": self._response()}, seeded.cookies)
+        verified = await self._post(
+            "/verify", {**row, "response": self._response(row["responses_create_params"])}, seeded.cookies
+        )
         await raise_for_status(verified)
         return JsonResponse(await verified.read())
 
-    async def responses(self, request: Request, response: Response, body: ResponsesRequest = Body()) -> ResponseFields:
-        """Say what is played."""
-        return self._response()
+    async def responses(self, body: ResponsesRequest = Body()) -> ResponseFields:
+        """An empty response: no model is asked."""
+        return self._response(body)
 
     async def _post(self, path: str, content: Any, cookies: Cookies) -> Any:
         name = self.config.resources_server.name
         return await self.server_client.post(server_name=name, url_path=path, json=content, cookies=cookies)
 
-    def _response(self) -> ResponseFields:
-        """A response without output: no model was asked."""
-        made = {"id": f"resp_{NewId().hex}", "created_at": time.time(), "model": self.config.name}
-        return response_to({}, [], reason=None, usage=None, **made)
+    def _response(self, request: Mapping[str, Any]) -> ResponseFields:
+        made = response_to(
+            request, [], id=f"resp_{NewId().hex}", created_at=time(), model=self.config.name, reason=None, usage=None
+        )
+        return ResponseFields(made)
 
     @forwards_metrics_to("resources_server")
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:

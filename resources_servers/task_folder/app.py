@@ -13,6 +13,7 @@ from nemo_gym.base_resources_server import BaseSeedSessionResponse, BaseVerifyRe
 from nemo_gym.data.task_folders import TaskFolder, read_task_folder, resolved
 from nemo_gym.data.task_worlds import Where, find_engine, plan_world
 from nemo_gym.sandbox import LazyRunner, ProgramEnding, Runner, SandboxError, SandboxSettings, World, WorldSpec
+from nemo_gym.sandbox.containers import ContainerRunner
 from nemo_gym.server_utils import SESSION_ID_KEY
 from resources_servers.task_folder.rewards import main_reward, read_rewards
 from resources_servers.task_folder.worlds import PreparedTask, check_health, prepare_task, run_script
@@ -22,6 +23,10 @@ from resources_servers.workspace.tools import Answer
 
 _TESTS: Final = "/tests"
 _SOLUTION: Final = "/solution"
+# A user other than root can't replace the folders, but neither could the agent then.
+_CLEAN: Final = (
+    'for each; do rm -rf "$each" "$each"/* "$each"/.[!.]* 2>/dev/null; mkdir -p "$each"; chmod 777 "$each"; done'
+)
 _TIME_IS_OVER: Final = {"error": "the time that the task allows is over"}
 
 
@@ -68,9 +73,15 @@ class TaskFolderServer(WorkspaceServer):
     """A world for each rollout of a task folder."""
 
     config: TaskFolderConfig
-    _runners: dict[str, LazyRunner] = PrivateAttr(default_factory=dict)
+    _local: LazyRunner = PrivateAttr()
+    _containers: ContainerRunner | None = PrivateAttr(default=None)
     _prepared: dict[str, asyncio.Task[PreparedTask]] = PrivateAttr(default_factory=dict)
     _deadlines: dict[str, float] = PrivateAttr(default_factory=dict)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Configure the sandbox of this machine, which starts with the first task that can use it."""
+        super().model_post_init(context)
+        self._local = LazyRunner(SandboxSettings(isolation="namespaces"))
 
     async def runner(self, task: TaskFolderRow) -> Runner:  # type: ignore[override]
         """What opens the worlds of a task."""
@@ -111,9 +122,15 @@ class TaskFolderServer(WorkspaceServer):
         return await prepare_task(runner, task, plan, engine=engine.command if engine else None)
 
     async def _runner_of(self, level: Literal["namespaces", "container"]) -> Runner:
-        if level not in self._runners:
-            self._runners[level] = LazyRunner(SandboxSettings(isolation=level, image=self.config.sandbox_image))
-        return await self._runners[level].get()
+        if level == "namespaces":
+            return await self._local.get()
+        if self._containers is None:
+            engine = await asyncio.to_thread(find_engine)
+            # Not tried out as other levels are: the images of tasks need not have what that takes.
+            self._containers = ContainerRunner(
+                image=self.config.sandbox_image, engine=engine.command if engine else None
+            )
+        return self._containers
 
     async def seed_session(  # type: ignore[override]  # the route takes its parameters from this signature
         self, request: Request, body: TaskFolderRow
@@ -146,6 +163,8 @@ class TaskFolderServer(WorkspaceServer):
     async def _use(self, request: Request, tool: str, arguments: Any) -> Answer:
         """Use a tool, as long as the task allows."""
         deadline = self._deadlines.get(request.session.get(SESSION_ID_KEY, ""))
+        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+            return dict(_TIME_IS_OVER)
         try:
             async with asyncio.timeout_at(deadline):
                 return await super()._use(request, tool, arguments)
@@ -188,15 +207,15 @@ class TaskFolderServer(WorkspaceServer):
             if preparing.done() and not preparing.cancelled() and preparing.exception() is None:
                 await preparing.result().snapshot.remove()
         self._prepared.clear()
-        for runner in self._runners.values():
-            await runner.aclose()
+        await self._local.aclose()
+        if self._containers is not None:
+            await self._containers.aclose()
 
 
 async def _tested(world: World, task: TaskFolder) -> TaskGrade:
     # What the agent may have left in the verifier's places does not count.
-    clean = "rm -rf /tests /logs/verifier && mkdir -p /logs/verifier && chmod 777 /logs/verifier"
-    await world.exec(["/bin/sh", "-c", clean])
-    await world.put_folder(task.tests_folder, _TESTS, replaces=True)
+    await world.exec(["/bin/sh", "-c", _CLEAN, "sh", _TESTS, "/logs/verifier"])
+    await world.put_folder(task.tests_folder, _TESTS)
     seconds = task.settings.verifier.timeout_sec
     ending, code, output = await run_script(
         world, f"{_TESTS}/test.sh", log="/logs/verifier/test-stdout.txt", environment={}, timeout_s=seconds

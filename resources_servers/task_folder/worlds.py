@@ -13,7 +13,8 @@ from nemo_gym.data.task_worlds import TaskWorld
 from nemo_gym.sandbox import ProgramEnding, Result, Runner, SandboxError, SandboxLimits, World, WorldSpec
 from nemo_gym.sandbox.worlds import WORLD_LIMITS, WorldSnapshot
 
-LOGS: Final = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
+# Made at the start, because a user other than root could not make them later.
+PLACES: Final = ("/logs/agent", "/logs/verifier", "/logs/artifacts", "/tests", "/solution")
 _MOST_OUTPUT_KIB: Final = 64
 _ROOT: Final = ("root", "0", 0, None)
 
@@ -48,7 +49,7 @@ async def prepare_task(runner: Runner, task: TaskFolder, world: TaskWorld, *, en
         recipe = task.recipe
         ours = {} if recipe is None or world.builds else recipe.environment
         environment = {**resolved_here(ours, known), **resolved(settings.env, os.environ)}
-        folders = [world.workdir, *LOGS]
+        folders = [world.workdir, *PLACES]
         _require(
             await first.exec(["/bin/sh", "-c", 'mkdir -p "$@" && chmod 777 "$@"', "sh", *folders]), "making folders"
         )

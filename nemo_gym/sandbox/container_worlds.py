@@ -21,7 +21,7 @@ from nemo_gym.sandbox.openings import Opening, listen_in_network_of
 from nemo_gym.sandbox.worlds import CommandLine, OnOutput, World, WorldProcess, WorldSnapshot, WorldSpec, tree_failure
 
 _LOOK_EVERY_S: Final = 3.0
-_FLOOD: Final = 64
+_FLOOD: Final = 64 * MIB
 _PIECE: Final = 1 << 16
 _OUT_OF_TIME: Final = 128 + signal.SIGXCPU
 _FILES: Final = SandboxLimits(wall_s=600, cpu_s=600, output_kib=KIB)
@@ -244,7 +244,7 @@ class _ContainerProcess(WorldProcess):
         self._world = world
         self._limits = limits
         self._room = {1: limits.output_kib * KIB, 2: limits.output_kib * KIB}
-        self._flood = _FLOOD * limits.output_kib * KIB
+        self._flood = limits.output_kib * KIB + _FLOOD
         self._cut = False
         self._leader: str | None = None
         self._begun = b""

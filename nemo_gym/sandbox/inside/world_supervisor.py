@@ -31,7 +31,7 @@ _LOOK_EVERY_S: Final = 0.1  # while a command runs; a look reads /proc
 _GLANCE_EVERY_S: Final = 0.5  # while there are only background processes
 _MANY: Final = 8  # ended commands that were not cleared away yet; they count as processes
 _PIECE: Final = 1 << 16
-_FLOOD: Final = 64  # times the limit on output: who writes that much is ended instead of being read further
+_FLOOD: Final = 64 * MIB  # beyond the limit on output: who writes that much is ended instead of being read further
 _ENDINGS: Final = {name: ProgramEnding(name) for name in ProgramEnding}
 
 
@@ -70,7 +70,7 @@ class WorldCommand:
         self.started = time.monotonic()
         self.until = self.started + head["wall_s"]
         self.room = {1: head["output"], 2: head["output"]}
-        self.flood = _FLOOD * head["output"]
+        self.flood = head["output"] + _FLOOD
         self.cut = False
         self.peak_memory = 0
         os.set_blocking(self.put, False)

@@ -44,11 +44,12 @@ class Program:
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
+    last_command: str = ""
 
 
-BASH_BLOCK = "THOUGHT: I write it.\n\n```mswea_bash_command\necho hello > hello.txt\n```"
-BASH_END = "THOUGHT: Done.\n\n```mswea_bash_command\necho COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n```"
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 AIDER_EDIT = "hello.txt\n```\n<<<<<<< SEARCH\n=======\nhello\n>>>>>>> REPLACE\n```\n"
+CODEX_OPTIONS = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--ephemeral"]
 CODEX = """model = "scripted"
 model_provider = "gym"
 [model_providers.gym]
@@ -60,6 +61,45 @@ wire_api = "responses"
 OPENCODE = """{"provider": {"gym": {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": "{base_url}", "apiKey":
 "{api_key}"}, "models": {"scripted": {}}}}, "model": "gym/scripted", "small_model": "gym/scripted"}"""
 OPENAI = {"OPENAI_BASE_URL": "{base_url}", "OPENAI_API_BASE": "{base_url}", "OPENAI_API_KEY": "{api_key}"}
+AIDER_OPTIONS = ["--model", "openai/scripted", "--yes-always", "--no-git", "--no-check-update", "--edit-format", "diff"]
+AIDER_OPTIONS += ["--no-show-model-warnings", "--no-analytics"]
+RUN = """import subprocess, sys
+def run(command: str) -> str:
+    \"\"\"Run a command.
+
+    Args:
+        command: The command for bash.
+    \"\"\"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    return done.stdout + done.stderr
+"""
+SMOLAGENTS = f"""{RUN}
+from smolagents import OpenAIServerModel, ToolCallingAgent, tool
+import os
+model = OpenAIServerModel("scripted", api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"])
+print(ToolCallingAgent([tool(run)], model, planning_interval=4).run(sys.argv[1]))
+"""
+OPENAI_AGENTS = f"""{RUN}
+from agents import Agent, Runner, function_tool, set_tracing_disabled
+set_tracing_disabled(True)
+second = Agent("second", model="scripted", tools=[function_tool(run)])
+tools = [function_tool(run), second.as_tool("ask_second", "Asks another agent.")]
+agent = Agent("first", model="scripted", instructions="Use tools.", tools=tools, handoffs=[second])
+print(Runner.run_sync(agent, sys.argv[1], max_turns=30).final_output)
+"""
+LANGGRAPH = f"""{RUN}
+from langchain_openai import ChatOpenAI
+from langgraph.prebuilt import create_react_agent
+agent = create_react_agent(ChatOpenAI(model="scripted", streaming=True), [run])
+print(agent.invoke({{"messages": [("user", sys.argv[1])]}}, {{"recursion_limit": 60}})["messages"][-1].content)
+"""
+PYDANTIC_AI = f"""{RUN}
+from pydantic_ai import Agent
+agent = Agent("openai-chat:scripted", instructions="Use tools.", tools=[run])
+print(agent.run_sync(sys.argv[1]).output)
+other = Agent("openai-responses:scripted", instructions="Use tools.", tools=[run])
+print(other.run_sync(sys.argv[1]).output)
+"""
 PROGRAMS = {
     "codex": Program(
         [
@@ -106,27 +146,17 @@ PROGRAMS = {
             "MSWEA_CONFIGURED": "true",
             "MSWEA_COST_TRACKING": "ignore_errors",
         },
-        texts=[BASH_BLOCK, BASH_END],
+        last_command=SUBMIT,
     ),
     "aider": Program(
-        [
-            "{venv}/bin/aider",
-            "--model",
-            "openai/scripted",
-            "--message",
-            "{prompt}",
-            "--yes-always",
-            "--no-git",
-            "--no-check-update",
-            "--no-show-model-warnings",
-            "--no-analytics",
-            "--edit-format",
-            "diff",
-            "hello.txt",
-        ],
+        ["{venv}/bin/aider", *AIDER_OPTIONS, "--message", "{prompt}", "hello.txt"],
         {**OPENAI, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
         texts=[AIDER_EDIT, "Done."],
     ),
+    "smolagents": Program(["{venv}/bin/python", "{home}/agent.py", "{prompt}"], OPENAI, {"agent.py": SMOLAGENTS}),
+    "openai-agents": Program(["{venv}/bin/python", "{home}/agent.py", "{prompt}"], OPENAI, {"agent.py": OPENAI_AGENTS}),
+    "langgraph": Program(["{venv}/bin/python", "{home}/agent.py", "{prompt}"], OPENAI, {"agent.py": LANGGRAPH}),
+    "pydantic-ai": Program(["{venv}/bin/python", "{home}/agent.py", "{prompt}"], OPENAI, {"agent.py": PYDANTIC_AI}),
 }
 
 
@@ -177,7 +207,10 @@ def openai_server(url: str) -> Any:
 async def record(folder: Path, name: str) -> tuple[Recorder, AttemptReport, str]:
     """Run a program once."""
     program = PROGRAMS[name]
-    async with scripted_endpoint(ScriptedModel(program.texts)) as url, host_gym(openai_server(url)) as gym:
+    async with (
+        scripted_endpoint(ScriptedModel(program.texts, program.last_command)) as url,
+        host_gym(openai_server(url)) as gym,
+    ):
         mark_rollout(0, 0, 1)
         attempt = await open_attempt(gym.client, "policy_model")
         recorder = Recorder(attempt)

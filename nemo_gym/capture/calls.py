@@ -31,8 +31,6 @@ ID, PARENT, REASON, INPUT, OUTPUT, KEPT_OF = "id", "parent", "reason", "input", 
 NOTES, SAID = "notes", "said"  # the second: the outline of a prompt without tokens
 
 CallFields = dict[str, Any]
-# Where whoever answers a request finds the calls that were kept for it.
-kept_calls: ContextVar["list[CapturedCall] | None"] = ContextVar("kept_calls", default=None)
 
 
 class SampledTokens(NamedTuple):
@@ -53,6 +51,17 @@ def json_values(text: bytes) -> list[Any]:
     """The numbers of such a text."""
     numbers: list[Any] = orjson.loads(b"[%b]" % text)
     return numbers
+
+
+@dataclass(slots=True)
+class AnsweredRequest:
+    """A request of a program that is being answered."""
+
+    likely: Sequence[Sequenced] = ()  # the calls that it may continue, in this order, if several fit equally well
+    kept: "list[CapturedCall]" = field(default_factory=list)  # for it
+
+
+answered_request: ContextVar[AnsweredRequest | None] = ContextVar("answered_request", default=None)
 
 
 class _Texts(NamedTuple):
@@ -193,7 +202,8 @@ class AttemptCalls:
         outline of what was said.
         """
         roots = self.roots if has_tokens else self.outlined_roots
-        found = find_parent(tokens.prompt, roots, hint)
+        request = answered_request.get()
+        found = find_parent(tokens.prompt, roots, hint, request.likely if request is not None else ())
         why = None if found.call is not None else reason or found.reason
         call = CapturedCall(f"{self.name}.{len(self.calls)}", tokens, why, has_tokens=has_tokens)
         alike = (each for each in reversed(self.calls.values()) if each.has_tokens is has_tokens)
@@ -206,8 +216,8 @@ class AttemptCalls:
             roots.append(call)
         self.calls[call.id] = call
         self.size += call.size
-        if (noted := kept_calls.get()) is not None:
-            noted.append(call)
+        if request is not None:
+            request.kept.append(call)
         return call
 
     def describe(

@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Program:
     files: Mapping[str, str] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
     last_command: str = ""
+    full_at: int | None = None
 
 
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -158,6 +159,16 @@ PROGRAMS = {
     "langgraph": Program(["{venv}/bin/python", "{home}/agent.py", "{prompt}"], OPENAI, {"agent.py": LANGGRAPH}),
     "pydantic-ai": Program(["{venv}/bin/python", "{home}/agent.py", "{prompt}"], OPENAI, {"agent.py": PYDANTIC_AI}),
 }
+# The same programs when their context is full: they sum up their history and go on. Their sub-agents run beside them.
+PROGRAMS["codex+compaction"] = replace(
+    PROGRAMS["codex"],
+    files={".codex/config.toml": "model_auto_compact_token_limit = 50000\n" + CODEX},
+    full_at=5,
+)
+FULL = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "50"}
+PROGRAMS["claude-code+compaction"] = replace(
+    PROGRAMS["claude-code"], env={**PROGRAMS["claude-code"].env, **FULL}, full_at=7
+)
 
 
 class Recorder:
@@ -208,7 +219,7 @@ async def record(folder: Path, name: str) -> tuple[Recorder, AttemptReport, str]
     """Run a program once."""
     program = PROGRAMS[name]
     async with (
-        scripted_endpoint(ScriptedModel(program.texts, program.last_command)) as url,
+        scripted_endpoint(ScriptedModel(program.texts, program.last_command, program.full_at)) as url,
         host_gym(openai_server(url)) as gym,
     ):
         mark_rollout(0, 0, 1)
@@ -221,7 +232,7 @@ async def record(folder: Path, name: str) -> tuple[Recorder, AttemptReport, str]
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         root = f"http://127.0.0.1:{runner.addresses[0][1]}"
         with tempfile.TemporaryDirectory() as place:
-            output = await run(program, folder, name, Path(place), root, attempt.api_key)
+            output = await run(program, folder, name.partition("+")[0], Path(place), root, attempt.api_key)
             recorder.recorded[:] = [without_machine(each, place, str(folder), root) for each in recorder.recorded]
         await runner.cleanup()
         return recorder, await attempt.close(), output
@@ -273,11 +284,12 @@ async def run(program: Program, folder: Path, name: str, place: Path, root: str,
 
 def version_of(folder: Path, name: str) -> str:
     """The version of an installed program."""
+    name = name.partition("+")[0]
     packages = {"codex": "@openai/codex", "claude-code": "@anthropic-ai/claude-code", "opencode": "opencode-ai"}
     packages |= {"qwen-code": "@qwen-code/qwen-code", "gemini-cli": "@google/gemini-cli"}
     names = {"aider": "aider_chat", "langgraph": "langgraph", "pydantic-ai": "pydantic_ai_slim"}
-    if name.partition("@")[0] in packages:
-        described = folder / name / "node_modules" / packages[name.partition("@")[0]] / "package.json"
+    if name in packages:
+        described = folder / name / "node_modules" / packages[name] / "package.json"
         return str(json.loads(described.read_text())["version"])
     stem = names.get(name, name.replace("-", "_"))
     [found] = (folder / f"venv-{name}").glob(f"lib/python*/site-packages/{stem}-*.dist-info")

@@ -37,6 +37,8 @@ VALUES: Mapping[str, Any] = {
     "answer": "Done.",
     "code": "print('hello')",
 }
+TITLE = '{"title": "Say hello"}'
+SUMMARY = "<summary>The user wants hello in hello.txt; it has been written, and was read several times.</summary>"
 LEAST_CALLS, MOST_CALLS = 8, 14
 
 
@@ -80,8 +82,9 @@ def is_side_call(body: Mapping[str, Any]) -> bool:
 class ScriptedModel:
     """Answers chats: call after call, then a text. Text for programs without tools comes from ``texts``."""
 
-    def __init__(self, texts: list[str] | None = None, last_command: str = "") -> None:
+    def __init__(self, texts: list[str] | None = None, last_command: str = "", full_at: int | None = None) -> None:
         self.texts = texts or []
+        self.full_at = full_at  # the turn at which the context seems to be full, so that a program sums up its history
         self.last_command = last_command  # with which a program ends
         self.asked: list[dict[str, Any]] = []
 
@@ -90,7 +93,9 @@ class ScriptedModel:
         made = sum(message["role"] == "assistant" for message in body["messages"])
         tools = tools_of(body)
         if is_side_call(body):
-            text = self.texts[min(made, len(self.texts) - 1)] if self.texts else '{"title": "Say hello"}'
+            text = self.texts[min(made, len(self.texts) - 1)] if self.texts else TITLE
+            if "summary" in json.dumps(body["messages"][-1]):
+                text = SUMMARY
             return {"role": "assistant", "content": text}
         if made >= max(min(len(tools), MOST_CALLS), LEAST_CALLS):
             if self.last_command:
@@ -99,12 +104,15 @@ class ScriptedModel:
                 return self._call("final_answer", {"answer": "Done."}, made)
             return {"role": "assistant", "content": "Done."}
         name, schema = tools[made % len(tools)]
-        return self._call(name, arguments_of(schema), made)
+        arguments = arguments_of(schema)
+        if "message" in schema.get("properties", {}):  # to another agent
+            arguments["message"] = VALUES["message"]
+        return self._call(name, arguments, made)
 
     def _call(self, name: str, arguments: Mapping[str, Any], number: int) -> dict[str, Any]:
         function = {"name": name, "arguments": json.dumps(arguments)}
         text = f"I call {name}." if number % 2 else None
-        calls = [{"id": f"call_{number}x{len(self.asked)}", "type": "function", "function": function}]
+        calls = [{"id": f"call_{number}", "type": "function", "function": function}]
         return {"role": "assistant", "content": text, "tool_calls": calls}
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -116,7 +124,11 @@ class ScriptedModel:
         """The completion of a chat."""
         message = self.message(body)
         reason = "tool_calls" if message.get("tool_calls") else "stop"
-        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        turns = sum(message["role"] == "assistant" for message in body["messages"])
+        read = 100
+        if turns == self.full_at:
+            read, self.full_at = 190_000, None
+        usage = {"prompt_tokens": read, "completion_tokens": 10, "total_tokens": read + 10}
         choice = {"index": 0, "finish_reason": reason, "message": message}
         whole = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "scripted"}
         return {**whole, "choices": [choice], "usage": usage}

@@ -163,3 +163,30 @@ def check_owners(gym: Gym, report: AttemptReport) -> dict[str, Any]:
     complete(row, calls)
     assert "_ng_lost_calls" not in row
     return row
+
+
+THREADED = [each for each in RECORDINGS if each.program.partition("+")[0] in ("codex", "claude-code")]
+
+
+@pytest.mark.parametrize("recording", THREADED, ids=lambda each: f"{each.program}-{each.version}")
+async def test_lineage_is_what_the_headers_of_the_program_say(recording: Recording) -> None:
+    async with scripted_endpoint(ScriptedModel()) as url, host_gym(openai_server(url)) as gym:
+        mark_rollout(0, 0, 1)
+        attempt = await open_attempt(gym.client, "policy_model")
+        await replay(attempt, recording.requests)
+        report = await attempt.close()
+        calls = gym.client.calls.take(mark_of_program())
+    assert report.disagreements == []
+    assert len(calls) == len(recording.requests)
+    threads = {call["id"]: call["notes"]["thread"] for call in calls}
+    windows = {call["id"]: call["notes"].get("window") for call in calls}
+    seen: dict[str, str] = {}
+    for call in calls:
+        thread, parent = threads[call["id"]], call["parent"]
+        if parent is not None:
+            assert threads[parent] == thread, "a call continues one of its own thread"
+            assert windows[parent] == windows[call["id"]]
+        elif thread in seen:
+            assert call["notes"]["follows"] == seen[thread], "a thread that begins anew follows its last call"
+            assert "compaction" in recording.program
+        seen[thread] = call["id"]

@@ -28,6 +28,8 @@ from nemo_gym.api.choices import (
     choose_environment,
     choose_model,
     function_choice,
+    names_program,
+    program_choice,
     task_file,
 )
 from nemo_gym.api.environment_file import refuse_while_loading
@@ -97,10 +99,7 @@ def prepare(
     choice = choose_environment(environment)
     choice.add(choose_model(model, base_url=base_url, api_key=api_key, settings=model_settings))
     choice.values |= settings or {}
-    if callable(agent):
-        agent = choice.add(function_choice(agent, compose(choice)))
-    config = compose(choice)
-    name = choose_agent(agent, config)
+    config, name = _with_agent(choice, agent)
     owned = Path(mkdtemp(prefix="rollouts-")) if output is None else None
     folder = owned or user_cache(os.environ) / "tasks"
     limit, own = parameters.get("limit"), choice.environment
@@ -116,6 +115,20 @@ def prepare(
     checked = checked_options(RolloutCollectionConfig, parameters)
     elsewhere = checked.executor != "local" or checked.workers not in (None, 1)
     return Prepared(config, checked, classes_here(choice.classes, config, elsewhere=elsewhere), owned)
+
+
+def _with_agent(choice: Choice, agent: AgentSource | None) -> tuple[DictConfig, str]:
+    """The configuration with the agent that was asked for, and the agent's name."""
+    config = compose(choice)
+    if callable(agent):
+        name = choice.add(function_choice(agent, config))
+    elif names_program(agent, config):
+        chosen, name = program_choice(agent, config)
+        choice.add(chosen)
+    else:
+        return config, choose_agent(agent, config)
+    config = compose(choice)
+    return config, choose_agent(name, config)
 
 
 def compose(choice: Choice) -> DictConfig:
@@ -188,7 +201,8 @@ def collect(
     ``environment``     a shipped name, a folder, a ``.yaml`` or ``.py`` file, a server class, or an ``Environment``.
     ``model``           "local", "openai:NAME", "anthropic:NAME", "vllm:NAME", a model server, or an async function.
     ``tasks``           a file, dictionaries, or the name of a dataset of the environment; by default its examples.
-    ``agent``           the name of an agent, or ``async def agent(task, model, tools)``.
+    ``agent``           the name of an agent or of a program ("codex"), or an async function:
+                        ``agent(task, model, tools)``, or ``agent(task, session)`` with a client of its own.
     ``output``          the rollout file; without it, a temporary folder that lives as long as the run.
     ``resume``          continue an earlier run with the same output.
     ``repeats``         rollouts of each task.

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 from omegaconf import DictConfig
 from pydantic import Field, create_model, field_validator
 
-from nemo_gym.api.choices import Choice, choose_agent, task_file
+from nemo_gym.api.choices import Choice, choose_agent, names_program, program_choice, task_file
 from nemo_gym.api.evaluating import prepared_tasks
 from nemo_gym.api.gyms import SERVE, collect_in_gym, crashes_explained
 from nemo_gym.cli import console
@@ -92,7 +92,7 @@ def collect_rollouts(arguments: Arguments) -> int:
         return e2e_collect_rollouts(arguments)
     named = named_environments(arguments)
     chosen = named.only
-    config = read_configuration(CollectRolloutsConfig, named.arguments)
+    config = _with_program(read_configuration(CollectRolloutsConfig, named.arguments), named.arguments)
     if chosen is not None and not config.get("input_jsonl_fpath"):
         config["input_jsonl_fpath"] = str(own_tasks(chosen, config))
         console.note(f"tasks: {config['input_jsonl_fpath']}")
@@ -105,6 +105,17 @@ def collect_rollouts(arguments: Arguments) -> int:
         parameters.output_jsonl_fpath = str(default_output(parameters, config))
         console.note(f"rollouts: {parameters.output_jsonl_fpath}")
     return report(run_async(collect_until_stopped(config, parameters)))
+
+
+def _with_program(config: DictConfig, arguments: Arguments) -> DictConfig:
+    """The configuration with the program that is named as agent, if it is one and not a server."""
+    agent = config.get("agent_name")
+    if not names_program(agent, config):
+        return config
+    choice, name = program_choice(agent, config)
+    config = read_configuration(CollectRolloutsConfig, arguments.with_pairs(choice.values, without=()))
+    config["agent_name"] = name
+    return config
 
 
 def own_tasks(chosen: Choice, config: DictConfig) -> Path:

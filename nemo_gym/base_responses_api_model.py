@@ -3,15 +3,27 @@
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from fastapi import Body, FastAPI, Request, Response
 from pydantic import PrivateAttr, model_validator
 
+from nemo_gym.capture.call_files import (
+    CALLS_KEY,
+    CaptureStore,
+    ModelCallCaptureConfig,
+    aggregate_model_call_metrics,
+    capture_dirs_of,
+    captured_calls,
+    read_model_call_records,
+)
+from nemo_gym.capture.call_records import ModelCallRecord, build_model_call_record, extract_token_stats
 from nemo_gym.capture.calls import CallStore
 from nemo_gym.capture.gateway import Gateway
-from nemo_gym.config.keys import OBSERVABILITY_ENABLED
+from nemo_gym.config.keys import MODEL_CALL_CAPTURE_DIR, OBSERVABILITY_ENABLED
 from nemo_gym.conversion.losses import LossPolicy, OnLoss
+from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -24,6 +36,7 @@ from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
 from nemo_gym.server_utils import BaseServer, SimpleServer
 from nemo_gym.servers.attempts import add_attempt_routes
 from nemo_gym.servers.models.cache import CachedCalls, identity, open_cache
+from nemo_gym.servers.models.call_recording import install_recorder, open_capture_store
 from nemo_gym.servers.models.capturing import Capture
 from nemo_gym.servers.models.model_requests import takes_unread
 from nemo_gym.servers.models.protocols import (
@@ -40,11 +53,55 @@ __all__ = [
     "BaseResponsesAPIModel",
     "BaseResponsesAPIModelConfig",
     "Body",
+    "CaptureStore",
+    "ModelCallCaptureConfig",
+    "ModelCallRecord",
     "SimpleResponsesAPIModel",
+    "aggregate_model_call_metrics",
+    "build_model_call_record",
+    "extract_token_stats",
+    "install_model_call_capture",
+    "make_capture_store",
     "maybe_rollout_id_from_run_body",
+    "merge_model_call_capture_into_record",
+    "model_call_capture_dirs_from_config",
     "observability_enabled_from_config",
+    "read_model_call_records",
     "start_model_execution",
 ]
+
+make_capture_store = open_capture_store
+model_call_capture_dirs_from_config = capture_dirs_of
+
+
+def install_model_call_capture(
+    app: FastAPI,
+    config: ModelCallCaptureConfig,
+    *,
+    model_server_name: str | None = None,
+    global_config_dict: Mapping[str, Any] | None = None,
+    num_workers: int | None = None,
+    non_generating_requests: Collection[tuple[str, str]] = frozenset(),
+) -> None:
+    """Record the model calls of an app in files, if the configuration asks for it.
+
+    Routes that call no model are not recorded in any case, and processes that share a folder append to the same files,
+    so the last three parameters change nothing here.
+    """
+    del global_config_dict, num_workers, non_generating_requests
+    store = open_capture_store(config)
+    if store is not None:
+        install_recorder(app, store, model_server_name)
+
+
+def merge_model_call_capture_into_record(
+    record: dict[str, Any], capture_dirs: Collection[str | Path], *, include_payloads: bool = False
+) -> dict[str, Any]:
+    """The record with the calls that were recorded of its rollout, if it says which rollout it is."""
+    rollout_id = maybe_rollout_id_from_run_body(record)
+    if rollout_id is not None and capture_dirs:
+        record[CALLS_KEY] = captured_calls(rollout_id, capture_dirs, include_payloads=include_payloads)
+    return record
 
 
 def start_model_execution(request: Request, *, upstream_attempted: bool) -> dict[str, Any]:
@@ -117,7 +174,16 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         if isinstance(gateway, Gateway) and isinstance(calls, CallStore) and (self.config.num_workers or 1) == 1:
             add_attempt_routes(app, gateway, calls, self.config.name)
         add_error_handlers(app)
+        self._record_calls(app)
         return app
+
+    def _record_calls(self, app: FastAPI) -> None:
+        config = getattr(self.server_client, "global_config_dict", None)
+        for folder in capture_dirs_of(config if isinstance(config, Mapping) else None):
+            if not folder.is_absolute():
+                raise ConfigError(f"{MODEL_CALL_CAPTURE_DIR} is {folder}", hint="write an absolute path")
+            settings = ModelCallCaptureConfig(observability_enabled=True, model_call_capture_dir=folder)
+            install_model_call_capture(app, settings, model_server_name=getattr(self.config, "name", None))
 
     def _handler(self, name: str) -> Callable[..., Any]:
         """The handler of a route: ``relay_<name>`` if there is one, which takes a request and returns bytes unread.

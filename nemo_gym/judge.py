@@ -31,11 +31,15 @@ from nemo_gym.servers.judging import (
     are_marked,
     fence_for,
     field_label,
+    first_label,
     is_object,
+    is_only_value,
     last_label,
     placed_label,
     verdict_form,
     without_labels,
+    without_quotes,
+    without_word,
 )
 from nemo_gym.servers.middleware.faults import first_cause
 from nemo_gym.servers.server_client import GymClient
@@ -135,8 +139,24 @@ class JudgeConfig(BaseModel):
             return self._known([_chosen(match) for match in re.finditer(self.pattern, text)])
         if are_marked(self.labels):
             return placed_label(text, self.labels)
-        last = last_label(text, self.labels)
-        return None if last is None else self._known([last])
+        last, first = last_label(text, self.labels), first_label(text, self.labels)
+        # A judge that says its verdict first and then quotes an answer may end with a label of the answer.
+        if last is None or (first is not None and first.casefold() != last.casefold()):
+            return None
+        return self._known([last])
+
+    def verdict_on(self, values: Mapping[str, Any], text: str) -> tuple[str | None, bool]:
+        """The label of a reply about these values, and whether one of them tried to speak for the judge."""
+        said = self.label_in(text)
+        marked = self.quoted(values) != values
+        if marked or are_marked(self.labels) or (self.structured and is_object(text)):
+            return said, marked
+        label = self.label_in(without_quotes(text, values, self.labels))
+        if label is not None and is_only_value(label, values) and self.label_in(without_word(text, label)):
+            label = None  # the judge may have named the answer after its verdict
+        if label is None and said is not None and self.labels[said] == min(self.labels.values()):
+            return said, False  # nobody gains by having suggested the lowest
+        return label, label != said
 
     def _known(self, found: list[str]) -> str | None:
         """The label that was found last, ignoring case."""
@@ -152,7 +172,8 @@ class JudgeConfig(BaseModel):
 class Verdict(NamedTuple):
     """A judge's decision. If it judged both orders and contradicted itself, ``label`` is its first answer.
 
-    ``injection`` is true if a value contained a label, as an answer does that tries to speak for the judge.
+    ``injection`` is true if a value contained a label in brackets, or another one that would have been taken for the
+    verdict when the judge quoted it, as an answer does that tries to speak for the judge.
     """
 
     label: str
@@ -251,9 +272,8 @@ class Judge:
                 response = await self._answer(request)
             text, reason = without_reasoning(response.output_text), cut_off(response)
             # A label in half an answer may be one that the judge was about to reject.
-            label = None if reason else self.config.label_in(text)
+            label, injection = (None, False) if reason else self.config.verdict_on(values, text)
             if label is not None:
-                injection = self.config.quoted(values) != values
                 return Verdict(label, self.config.labels[label], (text,), injection=injection)
         tries = f" ({self.config.max_attempts} attempts)" if self.config.max_attempts > 1 else ""
         known = ", ".join(map(repr, self.config.labels))

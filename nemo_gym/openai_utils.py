@@ -182,21 +182,21 @@ def accumulate_response_usage(
         name: _add_details(getattr(total, name, None), getattr(additional, name, None))
         for name in ("input_tokens_details", "output_tokens_details")
     }
-    # The details are summed above, so what was paid for follows from them, unless one of the two states it itself.
+    # What was paid for follows from the sums, unless one of the two states it itself.
     has_spent = any(SPENT in (usage.model_extra or {}) for usage in (total, additional))
     spent = add_spent(total.model_dump(), additional.model_dump()) if has_spent else {}
     return total.model_copy(update={**sums, **details, **spent}, deep=True)
 
 
 def add_usages(total: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Add two usages. The details of several calls do not add up to anything meaningful and become 0."""
+    """The sum of two usages as JSON, with the tokens that were read from a cache or spent on reasoning."""
     if total is None or new is None:
         return total or new
     return {
         "input_tokens": total["input_tokens"] + new["input_tokens"],
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": _cached(total) + _cached(new)},
         "output_tokens": total["output_tokens"] + new["output_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": _reasoning(total) + _reasoning(new)},
         "total_tokens": total["total_tokens"] + new["total_tokens"],
         **add_spent(total, new),
     }
@@ -204,7 +204,7 @@ def add_usages(total: dict[str, Any] | None, new: dict[str, Any] | None) -> dict
 
 def add_spent(total: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """The field for what was paid for in two usages, to be added to their sum; empty if the sum says it already."""
-    if not (SPENT in total or SPENT in new or _cached(total) or _cached(new)):
+    if SPENT not in total and SPENT not in new:
         return {}
     both = [_spent(total), _spent(new)]
     return {SPENT: {name: both[0][name] + both[1][name] for name in both[0]}}
@@ -219,6 +219,10 @@ def _spent(usage: Mapping[str, Any]) -> dict[str, int]:
 
 def _cached(usage: Mapping[str, Any]) -> int:
     return (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
+
+
+def _reasoning(usage: Mapping[str, Any]) -> int:
+    return (usage.get("output_tokens_details") or {}).get("reasoning_tokens") or 0
 
 
 def _add_details(first: BaseModel | None, second: BaseModel | None) -> BaseModel | None:

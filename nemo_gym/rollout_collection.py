@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
+from nemo_gym.capture.trajectories import attach_trajectory, build_trajectory, trajectory_identity
 from nemo_gym.config.environments import Routing
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseServerConfig
@@ -314,6 +315,9 @@ def _expand_input_glob(input_glob: str) -> list[str]:
     return expand_globs(input_glob)
 
 
+_attach_trajectory_record = attach_trajectory
+_build_trajectory_record = build_trajectory
+_trajectory_identity = trajectory_identity
 _DEFAULT_MAX_ROLLOUT_ATTEMPTS = DEFAULT_MAX_ROLLOUT_ATTEMPTS
 _get_max_rollout_attempts = get_max_rollout_attempts = max_rollout_attempts
 

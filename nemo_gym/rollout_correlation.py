@@ -9,9 +9,9 @@ from nemo_gym.schemas.record import Record
 from nemo_gym.schemas.rows import (
     ATTEMPT_INDEX_KEY_NAME,
     ROLLOUT_ID_KEY_NAME,
+    ROLLOUT_ID_PATTERN,
 )
 from nemo_gym.servers.middleware.rollout_scope import (
-    ROLLOUT_ID_PATTERN,
     adopt_path_prefix,
     current_rollout_id,
     rollout_context,

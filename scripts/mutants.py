@@ -66,6 +66,16 @@ TESTS: Final = {
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("rollouts/store/journal", "holder = os.pread(descriptor, 4096, 0)", "4096 to 4097"): "more than there ever is",
     ("metrics/pass_at_k", "candidate = np.where(valid, candidate, -1)", "1 to 2"): "any negative number will do",
+    (
+        "metrics/aggregate",
+        "_SLAB: Final = 256  # tasks turned into Python objects at a time: few enough to stay in the processor's cache",
+        "256 to 257",
+    ): "only a size of pieces",
+    (
+        "metrics/compare",
+        "_, in_a, in_b = np.intersect1d(first.label, second.label, assume_unique=True, return_indices=True)",
+        "True to False",
+    ): "labels are unique",
     ("metrics/pass_at_k", "if reward is None or not known.any():", "Or to And"): "without rewards none is known",
 }
 COMPARED: Final = {

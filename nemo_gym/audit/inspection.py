@@ -29,10 +29,6 @@ from nemo_gym.servers.venvs import read_requirements, unmet
 
 OURS: Final = "nemo_gym"
 # What folders of NeMo Gym import that is not here, with the release that brought it.
-_CAPTURE: Final = (
-    "CaptureStore ModelCallCaptureConfig ModelCallRecord build_model_call_record extract_token_stats "
-    "install_model_call_capture make_capture_store merge_model_call_capture_into_record read_model_call_records"
-)
 LACKING: Final = {
     "nemo_gym.rollout_health": "0.7.0",
     "nemo_gym.rollout_outcomes": "0.7.0",
@@ -40,8 +36,6 @@ LACKING: Final = {
     "nemo_gym.sandbox.agent_tools": "0.7.0",
     "nemo_gym.sandbox.AsyncSandboxCompose": "0.7.0",
     "nemo_gym.sandbox.providers.apptainer": "0.5.0",
-    **{f"nemo_gym.base_responses_api_model.{name}": "0.5.0" for name in _CAPTURE.split()},
-    "nemo_gym.rollout_collection._attach_trajectory_record": "0.7.0",
     "nemo_gym.rollout_collection.DispatchLatencyTracker": "0.7.0",
 }
 EXAMPLES: Final = 5

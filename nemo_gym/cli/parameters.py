@@ -141,8 +141,12 @@ def check_request_parameters(given: Mapping[str, Any]) -> None:
 
 def _refuse_unknown(parsed: ParsedConfig, described: type[BaseModel]) -> None:
     names, removed = parameter_names(described), removed_from(described)
-    if gone := [f"the parameter {name} was removed" for name in removed if name in parsed.config]:
-        raise UsageError("\n".join(gone), hint="; ".join(removed[name] for name in removed if name in parsed.config))
+    elsewhere: Mapping[str, str] = getattr(described, "elsewhere", {})
+    reasons = {name: f"the parameter {name} was removed" for name in removed}
+    reasons |= {name: f"NeMo Gym 0.7.0 has the parameter {name}, which does not exist here" for name in elsewhere}
+    if gone := [name for name in reasons if name in parsed.config]:
+        advice = {**removed, **elsewhere}
+        raise UsageError("\n".join(reasons[name] for name in gone), hint="; ".join(advice[name] for name in gone))
     try:
         check_parameters(parsed.given, fields=names, config=parsed.config, declared=parsed.declared)
     except ConfigError as error:

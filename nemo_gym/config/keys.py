@@ -121,7 +121,6 @@ UNUSED_KEYS: Final = frozenset(
         "mlflow_tracking_uri",
         "mlflow_tracking_token",
         CACHE_DIR,
-        MODEL_CALL_CAPTURE_DIR,
         TOKEN_ID_CAPTURE,
         "telemetry",
         "component_name",

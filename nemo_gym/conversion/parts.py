@@ -130,13 +130,19 @@ def wrap_reasoning(texts: Iterable[str]) -> str:
 
 
 def extract_reasoning(content: str) -> tuple[list[str], str]:
-    """The texts of all complete ``<think>`` blocks, and the content without these blocks."""
+    """The texts of all ``<think>`` blocks, and the content without these blocks.
+
+    The last block may be cut off. Then it has to be all that is left, because a text may also mention the tag.
+    """
     before, end, after = content.partition(END)
-    if not end:
-        return [], content
-    if before.startswith(BEGIN) and BEGIN not in after:  # the usual case: one block, at the beginning
+    if end and before.startswith(BEGIN) and BEGIN not in after:  # the usual case: one block, at the beginning
         return [before[len(BEGIN) :]], after
-    return _extract_blocks(content, BEGIN, END)
+    if BEGIN not in content:
+        return [], content
+    texts, rest = _extract_blocks(content, BEGIN, END)
+    if rest.lstrip().startswith(BEGIN):
+        return [*texts, rest.lstrip()[len(BEGIN) :]], ""
+    return texts, rest
 
 
 def _extract_blocks(content: str, begin: str, end: str) -> tuple[list[str], str]:

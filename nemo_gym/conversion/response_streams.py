@@ -37,7 +37,12 @@ def _response_events(response: Mapping[str, Any]) -> Iterator[Event]:
         yield {"type": "response.output_item.added", "output_index": index, "item": _begun(item)}
         yield from ({**event, **place} for event in inside(item))
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
-    yield {"type": _ENDINGS.get(response.get("status") or "", "response.completed"), "response": response}
+    yield last_event(response)
+
+
+def last_event(response: Mapping[str, Any]) -> Event:
+    """The event that ends the stream of a response; its type says whether the response is complete."""
+    return {"type": _ENDINGS.get(response.get("status") or "", "response.completed"), "response": response}
 
 
 def _begun(item: Mapping[str, Any]) -> dict[str, Any]:

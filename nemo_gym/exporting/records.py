@@ -16,7 +16,7 @@ from nemo_gym.io.json import encode
 from nemo_gym.schemas.call_tokens import RolloutFormatError
 from nemo_gym.schemas.record import Record
 
-_OPEN_FILES: Final = 64  # there may be more shards than files that a process may open
+_OPEN_FILES: Final = 48  # there may be more shards than files that a process may open
 UNREADABLE, NOT_A_ROLLOUT, FAILED, MASKED, NO_REWARD, ODD_INDEX, REPEATED = (
     "is not a JSON object",
     "is not a rollout",
@@ -150,9 +150,10 @@ def read_at(places: Iterable[tuple[Path, int, int]]) -> Iterator[ExportedRollout
     try:
         for path, number, start in places:
             # The file just used moves to the end, so the first one is the least recently used.
-            opened[path] = file = opened.pop(path, None) or open_lines(path)
-            if len(opened) > _OPEN_FILES:
+            file = opened.pop(path, None)
+            if file is None and len(opened) >= _OPEN_FILES:
                 opened.pop(next(iter(opened))).close()
+            opened[path] = file = file or open_lines(path)
             file.seek(start)
             found = _read(file.readline(), path, number, start)
             if not isinstance(found, ExportedRollout):

@@ -16,8 +16,10 @@ from typing import Any, Final, Protocol
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
+from nemo_gym.capture.call_files import CALLS_KEY, capture_dirs_of, captured_calls
 from nemo_gym.capture.calls import CallFields
 from nemo_gym.capture.traces import complete, references
+from nemo_gym.capture.trajectories import attach_trajectory
 from nemo_gym.config.addresses import server_names
 from nemo_gym.config.environments import Routing, routing_of
 from nemo_gym.config.interpolation import plain_data
@@ -29,11 +31,16 @@ from nemo_gym.rollouts.environment_calls import EnvironmentCalls
 from nemo_gym.rollouts.store.outcome import PlannedRollout
 from nemo_gym.schemas.call_tokens import with_added_prompts, with_full_prompts
 from nemo_gym.schemas.record import Row
-from nemo_gym.schemas.rows import Prices
+from nemo_gym.schemas.rows import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, Prices
 from nemo_gym.servers.crashes import Crash
 from nemo_gym.servers.http.connections import aiohttp
 from nemo_gym.servers.http.urls import shown
-from nemo_gym.servers.middleware.rollout_scope import mark_of_program, mark_rollout
+from nemo_gym.servers.middleware.rollout_scope import (
+    current_mark,
+    current_scope,
+    mark_of_program,
+    mark_rollout,
+)
 from nemo_gym.servers.models.capturing import (
     FULL,
     ON_ITEMS,
@@ -87,7 +94,7 @@ class Agents:
     prices: Mapping[str, Prices] = {}
     models: Mapping[str, Any] | None = None  # what model servers ask for (``models_of``); None if unknown
     servers: Mapping[str, Any] = {}  # those of this process
-    captures: bool = False  # whether model servers keep the calls of an attempt
+    captures: bool = False  # whether model servers keep or record the calls of an attempt
     routing: Routing = Routing()
 
     def __init__(self, client: AgentClient) -> None:
@@ -150,14 +157,15 @@ class GymAgents(Agents):
         self._capturing = capturing_servers(config)
         self._model_servers = server_names(config, MODEL_TYPE)
         self._form = config.get(TOKEN_IDS_KEY)
-        self.captures = bool(self._capturing)
+        self._capture_dirs = capture_dirs_of(config)
+        self.captures = bool(self._capturing or self._capture_dirs)
         self._looked_at = float("-inf")
         self._looking = asyncio.Lock()
         self._asked_at = float("-inf")
         self._has_processes = client.found_by_head  # whether the head server knows of servers that can crash
 
     def run(self, planned: PlannedRollout) -> Awaitable[AgentReply]:
-        mark_rollout(*planned.key, planned.attempt, captured=self.captures)
+        mark_rollout(*planned.key, planned.attempt, captured=bool(self._capturing))
         if self._environments is not None and self._environments.takes(planned):
             return self._environments.run(planned)
         return self.gym.post(planned.agent, RUN_PATH, json=planned.text or planned.row)
@@ -182,9 +190,22 @@ class GymAgents(Agents):
         found = await asyncio.gather(*(self._take(name, mark, delivered) for name in servers))
         if servers:
             complete(result, [call for calls in found for call in calls])
+        if self._capture_dirs:
+            await asyncio.to_thread(self._attach_recorded_calls, result)
         if self._form in (FULL, ON_ITEMS):
             return with_full_prompts(result)
         return with_added_prompts(result)
+
+    def _attach_recorded_calls(self, result: Row) -> None:
+        """Put the calls that model servers have recorded in files into the result, and the trajectory they are of."""
+        scope = current_scope()
+        if scope is not None:
+            recorded = captured_calls(
+                scope.rollout_id, self._capture_dirs, attempt=current_mark(), include_payloads=True
+            )
+            result[CALLS_KEY] = recorded
+            key = {TASK_INDEX_KEY_NAME: scope.task, ROLLOUT_INDEX_KEY_NAME: scope.rollout}
+            attach_trajectory({**result, **key}, result)
 
     async def _take(self, server: str, mark: str, delivered: list[str]) -> list[CallFields]:
         """The calls of an attempt that a model server has kept; none if it was restarted or keeps none."""

@@ -1,8 +1,9 @@
 """The options of a collection that the shared interface does not have.
 
 They are parameters like all others, but they are left out when a configuration is dumped: a dump holds what the
-interface names and nothing else. ``REMOVED`` lists the parameters that no longer exist and what to use instead; giving
-one of them is an error, on the command line, in a file and from Python.
+interface names and nothing else. ``REMOVED`` lists the parameters that no longer exist, ``ELSEWHERE`` those that only
+newer releases of NeMo Gym have, both with what to use instead; giving one of them is an error, on the command line, in
+a file and from Python.
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,27 @@ REMOVED: Final[Mapping[str, str]] = {
     "ray_address": "use ray_head_node_address=<address>, or the environment variable RAY_ADDRESS",
     "runtime_env": "give it to the job: ray job submit --runtime-env-json '{…}' -- ng_collect_rollouts …",
     "worker_window": "use num_samples_in_parallel=<number>, which is divided among the workers",
+}
+
+_FAILURES: Final = "a failure is never a reward here; the share of measured rollouts stands beside every mean"
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "agent_map": "write the agent into agent_ref of each row, and num_repeats={agent: number, …} for different repeats",
+    "count_failure_classes_as_zero": _FAILURES,
+    "count_missing_rollouts_as_zero": _FAILURES,
+    "disable_health_check": "leave it out: rollouts are checked when you ask for it, with ng_audit",
+    "dispatch_budget_s": "use budget_minutes=<number>; rollouts that run then are finished",
+    "dispatch_longest_first": "leave it out: rollouts start in the order of the plan",
+    "drain_margin_s": "use drain_timeout_s=<seconds>",
+    "fan_out": "give each row once per agent, with the agent in agent_ref",
+    "health_check_ignored_checks": "leave it out: rollouts are checked when you ask for it, with ng_audit",
+    "health_check_workers": "leave it out: rollouts are checked when you ask for it, with ng_audit",
+    "interleave_repeats": "leave it out: the repeats of a task start together, so that groups are complete early",
+    "max_resident_rollout_tasks": "use num_samples_in_parallel=<number>; only that many rollouts are in memory",
+    "require_complete": "leave it out: a run with missing rollouts ends with exit code 3",
+    "retain_results_in_memory": "leave it out: results are never kept in memory",
+    "retry_invalid_judge_responses": "use retry_failed=[judge_failed] when you resume",
+    "retry_terminal_timeouts": "use retry_failed=[timeout] when you resume",
+    "route_failures_to_sidecar": "leave it out: every failure is recorded in the failures file and ends nothing",
 }
 
 
@@ -76,6 +98,7 @@ class WorkerOptions(BaseModel):
     help_section: ClassVar[str] = "Workers and clusters"
 
     removed: ClassVar[Mapping[str, str]] = REMOVED
+    elsewhere: ClassVar[Mapping[str, str]] = ELSEWHERE
 
     model_config = ConfigDict(defer_build=True)
 
@@ -114,9 +137,10 @@ class WorkerOptions(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_removed(cls, given: Any) -> Any:
-        if gone := [
-            f"{name} was removed: {REMOVED[name]}" for name in REMOVED if isinstance(given, dict) and name in given
-        ]:
+        names = given if isinstance(given, dict) else {}
+        gone = [f"{name} was removed: {advice}" for name, advice in REMOVED.items() if name in names]
+        gone += [f"{name} does not exist here: {advice}" for name, advice in ELSEWHERE.items() if name in names]
+        if gone:
             raise ValueError("; ".join(gone))
         return given
 

@@ -1,16 +1,20 @@
-"""What every level of isolation offers: a runner for single programs, and open boxes for several.
+"""What every level of isolation offers: a runner for single programs, open boxes for several, and worlds.
 
 The public methods are here; a level implements the abstract ones. It receives whole values (``BoxCommand``,
 ``BoxProgram``) and limits that have been decided, so that no level repeats the defaults.
 """
 
+import asyncio
+import contextlib
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from nemo_gym.sandbox.inside.limits import ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.interface import SandboxError
+from nemo_gym.sandbox.worlds import World, WorldSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,19 @@ class Runner(ABC):
         finally:
             await session.stop()
 
+    @asynccontextmanager
+    async def world(self, spec: WorldSpec | None = None) -> AsyncIterator[World]:
+        """An open world, stopped at the end."""
+        world = await self.open_world(spec)
+        try:
+            yield world
+        finally:
+            await world.stop()
+
+    @abstractmethod
+    async def open_world(self, spec: WorldSpec | None = None) -> World:
+        """A world that the caller has to stop."""
+
     @abstractmethod
     async def start(self) -> None:
         """Get ready now instead of on first use; raises ``SandboxCreateError`` if this level does not work here."""
@@ -131,6 +148,53 @@ class Runner(ABC):
 
     @abstractmethod
     async def _run(self, program: BoxProgram, limits: SandboxLimits) -> Result: ...
+
+
+class WorldPool:
+    """Keeps up to ``size`` unused worlds of one kind; belongs to one event loop.
+
+    A world that fails to start is an error of the one who asked for it, never of the pool.
+    """
+
+    def __init__(self, runner: Runner, spec: WorldSpec, *, size: int = 2) -> None:
+        self._runner = runner
+        self._spec = spec
+        self._size = size
+        self._ready: deque[asyncio.Task[World]] = deque()
+        self._closed = False
+
+    async def take(self) -> World:
+        """A world that nobody has used, which the caller has to stop."""
+        if self._closed:
+            raise SandboxError("the pool of worlds is closed")
+        world = None
+        while world is None and self._ready:
+            prepared = self._ready.popleft()
+            with contextlib.suppress(SandboxError):  # the one that is opened now tells whether that is still so
+                world = await self._wait_for(prepared)
+        if world is None:
+            world = await self._runner.open_world(self._spec)
+        self._fill()
+        return world
+
+    async def aclose(self) -> None:
+        """Stop all worlds that nobody took."""
+        self._closed = True
+        for prepared in self._ready:
+            with contextlib.suppress(SandboxError, asyncio.CancelledError):
+                await (await prepared).stop()
+        self._ready.clear()
+
+    async def _wait_for(self, prepared: asyncio.Task[World]) -> World:
+        try:
+            return await asyncio.shield(prepared)
+        except asyncio.CancelledError:
+            self._ready.append(prepared)  # for the next one who asks
+            raise
+
+    def _fill(self) -> None:
+        while len(self._ready) < self._size and not self._closed:
+            self._ready.append(asyncio.ensure_future(self._runner.open_world(self._spec)))
 
 
 def last_line(data: bytes) -> str:

@@ -11,24 +11,22 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
 from nemo_gym.sandbox.boxes import BoxCommand, BoxProgram, BoxSession, Runner, last_line
-from nemo_gym.sandbox.inside.limits import KIB, ProgramEnding, Result, SandboxLimits
+from nemo_gym.sandbox.container_worlds import ContainerSnapshot, ContainerWorld
+from nemo_gym.sandbox.engines import CLIENT_LIMITS, ENGINES, WAITING, run_engine
+from nemo_gym.sandbox.inside.limits import ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
+from nemo_gym.sandbox.worlds import WorldFile, WorldSpec
 
-ENGINES: Final = ("docker", "podman")
 FOLDER: Final = "/box"
 _GVISOR: Final = "runsc"
-# The first process of a container. A shell also reaps processes whose parents have ended.
-_WAITING: Final = ("/bin/sh", "-c", "while :; do sleep 1000 & wait $!; done")
 _USER: Final = "1000:1000"
-_CONTROL_TIMEOUT_S: Final = 60.0
 _OUT_OF_TIME: Final = 128 + signal.SIGXCPU
-_CLIENT: Final = SandboxLimits(wall_s=_CONTROL_TIMEOUT_S, output_kib=16 * KIB)
 
 
 class ContainerRunner(Runner):
@@ -52,6 +50,7 @@ class ContainerRunner(Runner):
         self._modules = {f"{name.replace('.', '/')}.py": source.encode() for name, source in (modules or {}).items()}
         self._runtime: list[str] = []
         self._sessions: set[ContainerSession] = set()
+        self._worlds: set[ContainerWorld] = set()
         self._gate = asyncio.Semaphore(parallel or os.cpu_count() or 1)
 
     async def start(self) -> None:
@@ -74,7 +73,7 @@ class ContainerRunner(Runner):
         assert self._engine is not None, "start finds one or raises"
         limits = limits or self.limits
         name = f"rollout-gym-{uuid.uuid4().hex}"
-        started = await run_engine([self._engine, *self._create(name, limits), image or self._image, *_WAITING])
+        started = await run_engine([self._engine, *self._create(name, limits), image or self._image, *WAITING])
         if started.exit_code != 0:
             raise SandboxCreateError(f"{self._engine} could not start a container: {last_line(started.stderr)}")
         session = ContainerSession(self._engine, name, limits, on_stop=self._sessions.discard)
@@ -83,7 +82,34 @@ class ContainerRunner(Runner):
             await session.upload(path, content)
         return session
 
+    async def open_world(self, spec: WorldSpec | None = None) -> ContainerWorld:
+        """A container with a layer that can be written, which the caller has to stop."""
+        if self._engine is None:
+            await self.start()
+        assert self._engine is not None, "start finds one or raises"
+        spec = spec or WorldSpec()
+        image = str(spec.root or self._image)
+        if isinstance(spec.snapshot, ContainerSnapshot):
+            image = spec.snapshot.image
+        elif spec.snapshot is not None:
+            raise SandboxCreateError("a snapshot of another level can't be used in a container")
+        if spec.readable:
+            raise SandboxCreateError("a container sees only its image; put the folders into it")
+        world = ContainerWorld(self._engine, spec, on_stop=self._worlds.discard, open_another=self.open_world)
+        self._worlds.add(world)
+        try:
+            await world.open(image, self._world_options(spec))
+            for path, file in spec.files.items():
+                given = file if isinstance(file, WorldFile) else WorldFile(file)
+                await world.write(path, given.content, mode=given.mode)
+        except BaseException:
+            await world.stop()
+            raise
+        return world
+
     async def aclose(self) -> None:
+        for world in tuple(self._worlds):
+            await world.stop()
         for session in tuple(self._sessions):
             await session.stop()
 
@@ -96,15 +122,24 @@ class ContainerRunner(Runner):
         if self._engine == "docker":  # Podman does not know the option
             disk += f",nr_inodes={limits.disk_files}"
         return [
-            "run", "--detach", "--rm", f"--name={name}", "--network=none", "--read-only", "--cap-drop=ALL",
-            "--security-opt=no-new-privileges", f"--user={_USER}", f"--workdir={FOLDER}", f"--tmpfs={disk}",
+            "run", "--detach", "--rm", f"--name={name}", "--read-only", f"--user={_USER}", f"--workdir={FOLDER}",
+            f"--tmpfs={disk}", f"--env=HOME={FOLDER}", f"--env=TMPDIR={FOLDER}", *self._confining(limits),
+        ]  # fmt: skip
+
+    def _world_options(self, spec: WorldSpec) -> list[str]:
+        return [f"--user={spec.user}:{spec.user}", *self._confining(spec.limits)]
+
+    def _confining(self, limits: SandboxLimits) -> list[str]:
+        """What every container has to do without."""
+        return [
+            "--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges",
             # --memory-swap limits memory and swap together, so equal limits mean no swap.
             f"--memory={limits.memory_mib}m", f"--memory-swap={limits.memory_mib}m",
             # Two more than the program may have: the first process of the container and its ``sleep``.
             f"--pids-limit={limits.processes + 2}", f"--ulimit=nofile={limits.open_files}",
-            f"--ulimit=fsize={limits.file_mib << 20}", "--ulimit=core=0", f"--env=HOME={FOLDER}",
+            f"--ulimit=fsize={limits.file_mib << 20}", "--ulimit=core=0",
             # An image is never pulled here: that takes minutes, and would count as the program's time.
-            f"--env=TMPDIR={FOLDER}", "--pull=never", *self._runtime,
+            "--pull=never", *self._runtime,
         ]  # fmt: skip
 
     async def _problem_with(self, engine: str) -> str | None:
@@ -137,7 +172,9 @@ class ContainerSession(BoxSession):
         """Write a file; a relative path is below the box's folder."""
         # Through a program in the box: the engines' own ``cp`` can't write to a tmpfs.
         script = 'mkdir -p "$(dirname "$1")" && base64 -d > "$1"'
-        result = await self.exec(["/bin/sh", "-c", script, "sh", path], stdin=base64.b64encode(content), limits=_CLIENT)
+        result = await self.exec(
+            ["/bin/sh", "-c", script, "sh", path], stdin=base64.b64encode(content), limits=CLIENT_LIMITS
+        )
         if not result.ok:
             raise SandboxError(f"can't write {path}: {last_line(result.stderr)}")
 
@@ -173,76 +210,3 @@ class ContainerSession(BoxSession):
 
     async def _read_file(self, path: str) -> Result:
         return await self.exec(["cat", "--", path])
-
-
-async def run_engine(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits = _CLIENT) -> Result:
-    """Run a command of the engine's client; it is killed if it takes too long or writes too much."""
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    most = limits.output_kib * KIB
-    ending = ProgramEnding.EXITED
-    # All three at once: a program that waits for its input to be read, or its output, would wait forever.
-    streams = [asyncio.ensure_future(_read(stream, most)) for stream in (process.stdout, process.stderr)]
-    writer = asyncio.ensure_future(_write(process.stdin, stdin))
-    try:
-        async with asyncio.timeout(limits.wall_s):
-            await asyncio.gather(*streams)
-            await process.wait()
-    except TimeoutError:
-        ending = ProgramEnding.WALL_TIME
-    except _TooMuchError:
-        ending = ProgramEnding.OUTPUT
-    finally:
-        if process.returncode is None:
-            # The whole group, because any process that holds the pipes open would keep us waiting.
-            os.killpg(process.pid, signal.SIGKILL)
-        for task in (*streams, writer):
-            task.cancel()
-        await asyncio.gather(*streams, writer, return_exceptions=True)
-        # asyncio reports the end of a process only once its pipes are closed, and a full pipe stays open.
-        await asyncio.gather(_drain(process.stdout), _drain(process.stderr))
-        code = await process.wait()
-    out, err = (stream.result() if _has_result(stream) else b"" for stream in streams)
-    return Result(ending, code, out, err, cpu_s=0.0, wall_s=loop.time() - started, peak_memory_mib=0.0)
-
-
-class _TooMuchError(Exception):
-    """The program wrote more output than is allowed."""
-
-
-async def _drain(stream: asyncio.StreamReader) -> None:
-    while await stream.read(1 << 16):
-        pass
-
-
-async def _read(stream: asyncio.StreamReader, most: int) -> bytes:
-    data = bytearray()
-    while piece := await stream.read(1 << 16):
-        data += piece
-        if len(data) > most:
-            raise _TooMuchError
-    return bytes(data)
-
-
-async def _write(stream: asyncio.StreamWriter, data: bytes) -> None:
-    try:
-        stream.write(data)
-        await stream.drain()
-    except (BrokenPipeError, ConnectionResetError):
-        return
-    finally:
-        stream.close()
-
-
-def _has_result(task: asyncio.Future[bytes]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is None

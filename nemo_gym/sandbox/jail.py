@@ -9,33 +9,26 @@ import asyncio
 import contextlib
 import os
 import socket
-import subprocess
-import sys
-import tempfile
-import threading
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
-from nemo_gym import INSTALL_DIR
 from nemo_gym.sandbox.boxes import BoxCommand, BoxProgram, BoxSession, Runner
-from nemo_gym.sandbox.inside import system
-from nemo_gym.sandbox.inside.channel import BrokenMessageError, Decoder, Message, receive
-from nemo_gym.sandbox.inside.guarded import remove_folder
+from nemo_gym.sandbox.fork_server import ForkServer
+from nemo_gym.sandbox.inside.channel import BrokenMessageError, Decoder, Message
 from nemo_gym.sandbox.inside.limits import KIB, ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
+from nemo_gym.sandbox.jail_worlds import JailWorld
+from nemo_gym.sandbox.roots import PreparedRoot, default_roots_folder, prepare_root
+from nemo_gym.sandbox.worlds import WorldSpec
 
-_START: Final = (
-    "import sys; sys.path.append(sys.argv[2]); "
-    "from nemo_gym.sandbox.inside.server import run_fork_server; run_fork_server()"
-)
-_START_TIMEOUT_S: Final = 60.0
 _GRACE_S: Final = 30.0  # beyond the time limit, in case the machine is very busy
 _HEAD_SIZE: Final = 64 * KIB
 _MOST_USES: Final = 1000  # of one box; a new one now and then bounds what a supervisor can accumulate
+_MOST_SERVERS: Final = 16  # for worlds that see different folders
 _DOWNLOAD: Final = (
     "import shutil, sys\nwith open({path!r}, 'rb') as file: shutil.copyfileobj(file, sys.stdout.buffer)\n"
 )
@@ -61,7 +54,8 @@ class Jail(Runner):
         parallel: int | None = None,
     ) -> None:
         super().__init__(level, limits)
-        self._server = _ForkServer(level, [str(path) for path in readable], dict(modules or {}))
+        self._server = ForkServer(level, readable=[str(path) for path in readable], modules=modules)
+        self._worlds = _JailWorlds(level, readable=readable)
         self._parallel = parallel or max(8, 4 * (os.cpu_count() or 1))
         # A semaphore belongs to one event loop, and servers may run in several.
         self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
@@ -74,11 +68,16 @@ class Jail(Runner):
             await asyncio.to_thread(self._server.start)
         return JailSession(self._server.connect(), limits or self.limits)
 
+    async def open_world(self, spec: WorldSpec | None = None) -> JailWorld:
+        """A world that the caller has to stop."""
+        return await self._worlds.open(spec or WorldSpec())
+
     async def start(self) -> None:
         await asyncio.to_thread(self._server.start)
 
     async def aclose(self) -> None:
-        """End all boxes and the fork server."""
+        """End all boxes, all worlds and the fork servers."""
+        await self._worlds.aclose()
         while self._idle:
             await self._idle.pop().session.stop()
         await asyncio.to_thread(self._server.stop)
@@ -195,95 +194,6 @@ class _IdleBox:
     uses: int = 1
 
 
-class _ForkServer:
-    """The process that forks boxes, and the connection to it."""
-
-    def __init__(self, level: str, readable: list[str], modules: dict[str, str]) -> None:
-        self._settings = {"level": level, "modules": modules}
-        self._extra = readable
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._folder: str | None = None
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def start(self) -> None:
-        with self._lock:
-            if not self.running:
-                self._stop()
-                self._start()
-
-    def stop(self) -> None:
-        with self._lock:
-            self._stop()
-
-    def connect(self) -> socket.socket:
-        """A connection to a new box."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        try:
-            with theirs, self._lock:
-                if self._control is None:
-                    raise SandboxError("the sandbox is closed")
-                socket.send_fds(self._control, [b"+"], [theirs.fileno()])
-        except OSError as error:
-            ours.close()
-            raise SandboxError(f"the fork server of the sandbox is gone: {error}") from error
-        return ours
-
-    def _start(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="rollout-gym-sandbox-")
-        ours, theirs = socket.socketpair()
-        with tempfile.TemporaryFile() as log, theirs:
-            self._process = subprocess.Popen(
-                # -I and -S keep the user's settings and installed packages out; the virtual environment's link is
-                # resolved, because a box sees only the interpreter that it points to.
-                [os.path.realpath(sys.executable), "-I", "-S", "-c", _START, str(theirs.fileno()), str(INSTALL_DIR)],
-                pass_fds=[theirs.fileno()],
-                env=system.environment("/"),
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
-            self._control = ours
-            problem = self._introduce(ours, log)
-        if problem is not None:
-            self._stop()
-            raise SandboxCreateError(f"isolation by {self._settings['level']} does not work here: {problem}")
-
-    def _introduce(self, control: socket.socket, log: IO[bytes]) -> str | None:
-        """Send the server its settings; returns what went wrong, if anything did."""
-        paths = {"readable": system.readable(self._extra), "hidden": system.hidden(self._extra)}
-        control.settimeout(_START_TIMEOUT_S)
-        try:
-            control.sendall(Message({**self._settings, **paths, "folder": self._folder}).encode())
-            reply = receive(control)
-        except (BrokenMessageError, OSError) as error:
-            log.seek(0)
-            lines = log.read().decode("utf-8", "replace").splitlines()
-            return lines[-1] if lines else str(error)
-        control.settimeout(None)
-        failure = reply.head.get("failure")
-        return None if failure is None else str(failure)
-
-    def _stop(self) -> None:
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            self._process.wait()
-            self._process = None
-        if self._folder is not None:
-            with contextlib.suppress(FileNotFoundError):  # normally the caretaker has removed it already
-                remove_folder(self._folder)
-            self._folder = None
-
-
 def _result(reply: Message) -> Result:
     """Read the supervisor's reply, trusting nothing in it, because it runs beside untrusted code."""
     head = reply.head
@@ -300,3 +210,70 @@ def _result(reply: Message) -> Result:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise SandboxError(f"the sandbox sent a reply that makes no sense: {error}") from error
+
+
+class _JailWorlds:
+    """Opens worlds at one level of isolation, with a fork server for each choice of readable folders."""
+
+    def __init__(self, level: str, *, readable: Sequence[str | Path] = (), roots: Path | None = None) -> None:
+        self._level = level
+        self._readable = tuple(map(str, readable))
+        self._roots = roots or default_roots_folder()
+        self._prepared: dict[str, PreparedRoot] = {}
+        self._servers: OrderedDict[tuple[str, ...], ForkServer] = OrderedDict()
+        self._open: weakref.WeakKeyDictionary[JailWorld, ForkServer] = weakref.WeakKeyDictionary()
+
+    async def open(self, spec: WorldSpec) -> JailWorld:
+        """A world that the caller has to stop; raises ``SandboxCreateError``."""
+        root = None if spec.root is None else await self._prepare(spec.root)
+        server = await self._server((*self._readable, *map(str, spec.readable)))
+        world = JailWorld(server, spec, level=self._level, root=root, open_another=self.open)
+        await world.open()
+        self._open[world] = server
+        try:
+            for path, file in spec.files.items():
+                content, mode = (file, 0o644) if isinstance(file, bytes) else (file.content, file.mode)
+                await world.write(path, content, mode=mode)
+        except BaseException:
+            await world.stop()
+            raise
+        return world
+
+    async def aclose(self) -> None:
+        """End all worlds and the fork servers."""
+        for world in list(self._open):
+            await world.stop()
+        for server in self._servers.values():
+            await asyncio.to_thread(server.stop)
+        self._servers.clear()
+
+    async def _prepare(self, source: str | Path) -> PreparedRoot:
+        if self._level != "namespaces":
+            raise SandboxCreateError(f"the level {self._level} has no roots of their own; use namespaces or container")
+        found = self._prepared.get(str(source))
+        if found is None:
+            found = self._prepared[str(source)] = await asyncio.to_thread(prepare_root, source, self._roots)
+        return found
+
+    async def _server(self, readable: tuple[str, ...]) -> ForkServer:
+        server = self._servers.get(readable)
+        if server is None:
+            if len(self._servers) >= _MOST_SERVERS:
+                await self._stop_unused()
+            await asyncio.to_thread(self._roots.mkdir, parents=True, exist_ok=True)
+            roots = str(self._roots) if self._level == "namespaces" else None
+            server = ForkServer(self._level, readable=readable, roots=roots)
+            server = self._servers.setdefault(readable, server)
+        self._servers.move_to_end(readable)
+        if not server.running:
+            await asyncio.to_thread(server.start)
+        return server
+
+    async def _stop_unused(self) -> None:
+        """Stop the fork server that was used least recently, unless all have open worlds."""
+        used = {id(server) for world, server in self._open.items() if world.is_open}
+        for readable, server in self._servers.items():
+            if id(server) not in used:
+                del self._servers[readable]
+                await asyncio.to_thread(server.stop)
+                return

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.boxes import BoxSession, Runner
-from nemo_gym.sandbox.containers import ENGINES, ContainerRunner, ContainerSession
+from nemo_gym.sandbox.containers import ContainerRunner, ContainerSession
+from nemo_gym.sandbox.engines import ENGINES
 from nemo_gym.sandbox.inside.limits import ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.interface import (
     SandboxCreateError,

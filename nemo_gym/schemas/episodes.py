@@ -22,11 +22,12 @@ from pydantic import (
     model_validator,
 )
 
+from nemo_gym.schemas.rows import ROLLOUT_ID_PATTERN
+
 REASON_CHARS: Final = 2000
 FailureStage = Literal["admission", "seed", "agent", "verification", "cleanup"]
-_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _RETRY_SUFFIX: Final = re.compile(r"-a[1-9]\d*$")
-Name = Annotated[str, StringConstraints(pattern=_NAME)]
+Name = Annotated[str, StringConstraints(pattern=ROLLOUT_ID_PATTERN.pattern)]
 FilledText = Annotated[str, StringConstraints(min_length=1)]
 TaskInput = TypeVar("TaskInput")
 EpisodeResult = TypeVar("EpisodeResult")

@@ -4,6 +4,7 @@ A row is a JSON object of which the program reads only the keys named here (``re
 else passes through untouched. The names are part of the file format: changing one makes older files unreadable.
 """
 
+import re
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ ROLLOUT_INDEX_KEY_NAME: Final = "_ng_rollout_index"
 ATTEMPT_INDEX_KEY_NAME: Final = "_ng_attempt_index"
 ATTEMPT_KEY_NAME: Final = "_ng_attempt"  # counted from one
 ROLLOUT_ID_KEY_NAME: Final = "_ng_rollout_id"
+ROLLOUT_ID_PATTERN: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # it is part of paths and file names
 AGENT_REF_KEY_NAME: Final = "agent_ref"
 RESPONSES_CREATE_PARAMS_KEY_NAME: Final = "responses_create_params"
 RESPONSE_KEY_NAME: Final = "response"

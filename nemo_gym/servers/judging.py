@@ -4,6 +4,9 @@ A *marked* label is enclosed in brackets, as in ``[[YES]]``. Such labels lose th
 filled into a prompt, so a judge that quotes an answer says no label. A reply has its verdict at its end or
 at its beginning. A reply with two different labels, or with a label in the middle of a sentence, has no verdict. An
 endpoint that can write JSON by a schema has a field for the verdict, and nothing else in its reply counts.
+
+Other labels are words of the language, so an answer keeps them. What a reply quotes from an answer does not count
+there, and neither does a reply that begins with one verdict and has another one last.
 """
 
 import hashlib
@@ -20,6 +23,9 @@ _INTRODUCTIONS: Final = frozenset({"", "verdict", "final verdict", "answer", "fi
 _GOES_ON: Final = re.compile(
     r"[*_`]*(?:\s*\Z|[ \t]*\n|\s*[.,:;\u2013\u2014-]|\s+(?:because|since|as)\b|\s+(?=[A-Z\"\u201c]))"
 )
+# What follows a word that is the verdict of a reply, unlike "no doubt" and "yes, but".
+_BEGINS: Final = re.compile(r"[*_`\"]*(?:[ \t]*\n|\.(?:\s|\Z)|:|\s+[\u2013\u2014-]|\s+(?:because|since|as)\b)")
+MAX_QUOTED: Final = 20_000
 _DENIED: Final = re.compile(
     r"(?:\b(?:not|never|cannot|nor|neither)|n['\u2019]t)(?:\s+(?:\w+ly|an?|the|be|say|tell|conclude|decide|give|answer|confirm))*\s*\Z",
     re.IGNORECASE,
@@ -58,6 +64,37 @@ def placed_label(text: str, labels: Collection[str]) -> str | None:
     before = text[: first.start()].strip(_EDGES).lower()
     at_start = before in _INTRODUCTIONS and _GOES_ON.match(text, first.end()) is not None
     return next(name for name in names if name.casefold() == first[0].casefold()) if at_end or at_start else None
+
+
+def without_quotes(text: str, values: Mapping[str, Any], labels: Collection[str]) -> str:
+    """A reply without lines of values that it repeats. A line that is only a label may be the verdict, so it stays."""
+    names = {label.casefold() for label in labels}
+    lines = {line.strip() for value in values.values() for line in str(value)[-MAX_QUOTED:].splitlines()}
+    repeated = [line for line in lines if len(line) > 1 and line in text and line.strip(_EDGES).casefold() not in names]
+    for line in sorted(repeated, key=len, reverse=True):
+        text = text.replace(line, " ")
+    return text
+
+
+def is_only_value(label: str, values: Mapping[str, Any]) -> bool:
+    """Whether one value, and no other, is nothing but this label: an answer "10" where 10 is a score."""
+    return [str(value).strip(_EDGES).casefold() for value in values.values()].count(label.casefold()) == 1
+
+
+def without_word(text: str, word: str) -> str:
+    """A text without a word, wherever it stands alone."""
+    return re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", " ", text, flags=re.IGNORECASE)
+
+
+def first_label(text: str, labels: Collection[str]) -> str | None:
+    """The word with which a reply begins if that is its verdict: ``Incorrect. …``, ``Verdict: incorrect because …``."""
+    words = sorted((label for label in labels if label.isalpha() and len(label) > 1), key=len, reverse=True)
+    if not words:
+        return None
+    found = re.search(rf"\b(?:{'|'.join(map(re.escape, words))})\b", text, re.IGNORECASE)
+    if found is None or text[: found.start()].strip(_EDGES).lower() not in _INTRODUCTIONS:
+        return None
+    return found[0] if _BEGINS.match(text, found.end()) else None
 
 
 VERDICT: Final = "verdict"

@@ -7,9 +7,10 @@ The rule, first match wins:
    (``the answer is 3 + 4 = 7``) that is its right-hand side;
 3. the last number of the text.
 
-Numbers may carry a sign, a currency sign, thousands commas, decimals, a per cent sign or be fractions: ``1,081``,
-``$36.00``, ``-5``, ``36%`` (which is 36: a per cent sign is a unit like any other), ``3/4``, ``2 1/2``. They are
-compared exactly, as fractions.
+Numbers may carry a sign, a currency sign, thousands commas, decimals, an exponent, a per cent sign or be fractions:
+``1,081``, ``$36.00``, ``-5``, ``1.5e3``, ``36%`` (which is 36: a per cent sign is a unit like any other), ``3/4``,
+``2 1/2``. ``42 million`` is 42,000,000. They are compared exactly, as fractions. A number of a calculation that was
+left to others, such as ``100 + 70``, is no answer.
 """
 
 import re
@@ -25,14 +26,23 @@ _NUMBER: Final = re.compile(
     rf"""
     (?P<sign>(?<![\w.)%])-)?       # a minus sign, not the dash of "3-5"
     (?:[$€£](?P<inner>-)?)?         # "$-5" as well as "-$5"
-    (?<![0-9.])
+    (?<![0-9.^])
     (?:
         (?:(?P<whole>[0-9]+)[ ])?(?P<top>[0-9]+)/(?P<bottom>[0-9]+)(?![0-9/])
-      | (?P<plain>{_PLAIN})
+      | (?P<plain>{_PLAIN})(?:[eE](?P<exponent>[-+]?[0-9]{{1,2}})(?![\w.]))?
     )
+    (?:[ ](?P<times>hundred|thousand|million|billion|trillion|dozen)\b)?
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.IGNORECASE,
 )
+_TIMES: Final = {
+    "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
+}  # fmt: skip
+# What stands between a number and the next one of a calculation; a hyphen without spaces may be that of "3-5".
+_SIGN: Final = r"[ \t]*(?:(?<!\*)\*(?!\*)|[+\u00d7\u00b7\u00f7]|\\times|\\cdot|(?<=[ \t])[-/x](?=[ \t])|(?<=[ \t]))[ \t]*"
+_CALCULATED_BEFORE: Final = re.compile(rf"[0-9][%)]?{_SIGN}[$€£(]?\Z")
+_CALCULATED_AFTER: Final = re.compile(rf"[%)]?(?:\^|{_SIGN}[$€£(]?-?\.?[0-9])")
+_BEFORE: Final = 60
 _BOXED: Final = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _SAID: Final = re.compile(
     r"""(?:\banswer\b[*_]*(?:\s*(?:is|are|was|equals|[:=])){1,4}|\#{4})  # "answer is", "Answer:", "####"
@@ -94,12 +104,20 @@ def _last_number(text: str) -> Fraction | None:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    if sum(character.isdigit() for character in match[0]) > MAX_DIGITS:
+    if sum(character.isdigit() for character in match[0]) > MAX_DIGITS or _is_calculated(match):
         return None
     if match["plain"]:
-        value = Fraction(match["plain"].replace(",", ""))
+        value = Fraction(match["plain"].replace(",", "")) * Fraction(10) ** int(match["exponent"] or 0)
     elif int(match["bottom"]) == 0:
         return None
     else:
         value = int(match["whole"] or 0) + Fraction(int(match["top"]), int(match["bottom"]))
+    value *= _TIMES[match["times"].lower()] if match["times"] else 1
     return -value if match["sign"] or match["inner"] else value
+
+
+def _is_calculated(match: re.Match[str]) -> bool:
+    """Whether a number is only a part of a sum, a product or a power."""
+    before = match.string[max(0, match.start() - _BEFORE) : match.start()]
+    after = match.string[match.end() : match.end() + _BEFORE]
+    return _CALCULATED_BEFORE.search(before) is not None or _CALCULATED_AFTER.match(after) is not None

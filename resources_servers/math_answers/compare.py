@@ -1,26 +1,34 @@
 """Compares an answer with the expected one: as text, as plain numbers, or else symbolically.
 
-The first two are here and done at once. The last one is in ``symbolic``, for processes that can be ended.
+The first ones are here and done at once. The last one is in ``symbolic``, for processes that can be ended.
 """
 
 import re
 from typing import Final, Literal, NamedTuple
 
 from resources_servers.math_answers.extract import MAX_ANSWER
+from resources_servers.math_answers.literals import compare_literals
 from resources_servers.math_answers.polynomials import parse_polynomial, same_variables
-from resources_servers.math_answers.quantities import Quantity, parse_quantity, same_quantity
+from resources_servers.math_answers.quantities import Quantity, notation, parse_quantity, same_quantity
 from resources_servers.math_answers.units import NO_UNIT, things_in
 
-Method = Literal["text", "number", "collection", "polynomial", "library"]
+Method = Literal["text", "literal", "number", "collection", "polynomial", "library"]
 
 _WRAPPERS: Final = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|operatorname)\{([^{}]*)\}")
 _COLLECTION: Final = re.compile(r"(?P<open>[(\[{]?)(?P<items>[^()\[\]{}]*)(?P<close>[)\]}]?)")
+_DISPLAY_FRACTION: Final = re.compile(r"\\[dt]frac")
 _SPACING: Final = re.compile(r"\\left|\\right|\\!|\\,|\\;|\\:|\\ |\\displaystyle|[\s$*`]")
 
 _LETTER: Final = re.compile("[A-Za-z]")
 _OPERATION: Final = re.compile(r"[-+*/^()]|\\(?:[dt]?frac|sqrt|cdot|times)")
 # Plain numbers in a row, or sums and products of them: no final answer where a number is expected.
 _UNFINISHED: Final = re.compile(r"[-+]?\d[\d.,]*(?: ?(?:[-+*\u2212\u00d7\u00b7]|\\times|\\cdot| ) ?[-+]?\d[\d.,]*)+")
+# What a question says that wants a number in another form.
+_FORM: Final = re.compile(
+    r"\b(?:express|write|convert|simplif\w*|simplest|reduce\w*|lowest terms|fraction|mixed number|decimal|percent\w*"
+    r"|scientific notation)\b",
+    re.IGNORECASE,
+)
 _SPACES: Final = re.compile(r"(?:\\[,;:! ]|\\q?quad\b|[~\s])+")
 MAX_QUESTION: Final = 5_000
 _BASED: Final = re.compile(r"(?P<digits>[0-9A-Za-z]{1,200})_(?:(?P<one>\d)|\{(?P<base>\d{1,2})\})")
@@ -37,6 +45,9 @@ def compare_plainly(expected: str, answer: str, question: str = "") -> Compariso
     """Compare without the library; None if that needs more than text and plain numbers."""
     if normalized(expected) == normalized(answer):
         return Comparison(equal=True, method="text")
+    literal = compare_literals(expected, answer, question)
+    if literal is not None:
+        return Comparison(equal=literal, method="literal")
     counted = things_in(question) if _LETTER.search(f"{expected}{answer}") else frozenset()
     left, right = parse_quantity(expected, counted), parse_quantity(answer, counted)
     if left is not None and right is not None:
@@ -53,15 +64,28 @@ def compare_plainly(expected: str, answer: str, question: str = "") -> Compariso
 def repeats_question(expected: str, answer: str, question: str) -> bool:
     """Whether an answer that equals the expected one is no more than what the question gave: an expression, a unit.
 
-    ``\\sqrt{27}`` does not simplify ``\\sqrt{27}``, and ``12 meters`` does not convert 12 meters to centimetres.
+    ``\\sqrt{27}`` does not simplify ``\\sqrt{27}``, ``12`` does not factorise 12, ``6/8`` does not reduce 6/8, and
+    ``12 meters`` does not convert 12 meters to centimetres.
     """
     text = normalized(answer)
     if text == normalized(expected) or text not in normalized(question, limit=MAX_QUESTION):
         return False
     wanted, given = parse_quantity(expected), parse_quantity(answer)
-    if wanted is None or given is None:
+    if given is None:
         return _OPERATION.search(answer) is not None
-    return NO_UNIT not in {wanted.unit, given.unit} and wanted.unit != given.unit
+    if wanted is None:
+        return _OPERATION.search(expected) is not None and _stands_in(answer, question)
+    if NO_UNIT not in {wanted.unit, given.unit} and wanted.unit != given.unit:
+        return True
+    asks_for_form = _FORM.search(question[:MAX_QUESTION]) is not None
+    return asks_for_form and notation(expected) != notation(answer) and _stands_in(answer, question)
+
+
+def _stands_in(answer: str, question: str) -> bool:
+    """Whether a question contains an answer by itself: 12 is not in 312, and not in 12.5."""
+    text = _DISPLAY_FRACTION.sub(r"\\frac", question[:MAX_QUESTION])
+    forms = "|".join(re.escape(form) for form in (answer.strip(" $"), normalized(answer)))
+    return re.search(rf"(?<![\w.,])(?:{forms})(?![\w%]|[.,/]\d)", text) is not None
 
 
 def _based(match: re.Match[str]) -> int | str:
@@ -111,7 +135,7 @@ def _compare_polynomials(expected: str, answer: str) -> Comparison | None:
 def normalized(text: str, *, limit: int = MAX_ANSWER) -> str:
     """The text without spacing, dollar signs and text commands; capital letters stay."""
     text = _WRAPPERS.sub(r"\1", text[: limit + 1])
-    text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    text = _DISPLAY_FRACTION.sub(r"\\frac", text)
     # The space in a mixed number is the only one that matters.
     text = re.sub(r"(\d)\s+(?=\d)", r"\1_", text)
     return _SPACING.sub("", text).rstrip(".")

@@ -66,6 +66,18 @@ def parse_quantity(text: str, counted: AbstractSet[str] = frozenset()) -> Quanti
     return None
 
 
+def notation(text: str) -> str:
+    """How a plain number is written: ``percent``, ``mixed``, ``scientific``, ``/8`` for eighths, or just ``number``."""
+    match = _NUMBER.fullmatch(_simplify(text))
+    if match is None:
+        return "number"
+    if "%" in match["unit"] or match["unit"].strip().startswith("per"):
+        return "percent"
+    if match["whole"]:
+        return "mixed"
+    return f"/{match['over']}" if match["over"] else "scientific" if match["exponent"] else "number"
+
+
 def same_quantity(expected: Quantity, answer: Quantity) -> bool:
     """Whether two plain numbers are equal. A unit may be left out; two units must agree, and so must other words."""
     left, right = expected.value, answer.value

@@ -22,6 +22,9 @@ from resources_servers.mcp_tools.connection import MCPServerAddress, RolloutSess
 
 MAX_AROUND: Final = 200  # characters around an expected word on the last line
 _NUMBER: Final = re.compile(r"(?<![\w.,])[-+]?\d[\d,]*(?:\.\d+)?(?!\w)")
+# What makes a number a part of another one: a calculation before it, a word after it.
+_CALCULATION: Final = re.compile(r"\d[%)]?[ \t]{0,5}(?:[-+*/\u00d7]|\\times|\\cdot|)[ \t]{0,5}\Z")
+_MULTIPLIER: Final = re.compile(r" (?:hundred|thousand|million|billion|trillion|dozen)\b", re.IGNORECASE)
 
 
 class MCPToolsConfig(BaseResourcesServerConfig):
@@ -156,12 +159,18 @@ def session_of(request: Request) -> str:
 def concludes(text: str, expected: str) -> bool:
     """Whether the last number of a text, or its last line, is or contains what is expected, ignoring case.
 
-    A text that names many values in the hope that one of them counts is not an answer.
+    A text that names many values in the hope that one of them counts is not an answer, and ``3 + 2`` does not say 2.
     """
     words = expected.strip()
     if _NUMBER.fullmatch(words):
-        numbers = _NUMBER.findall(text)
-        return bool(numbers) and numbers[-1].replace(",", "") == words.replace(",", "")
+        numbers = list(_NUMBER.finditer(text))
+        if (
+            not numbers
+            or _CALCULATION.search(text, 0, numbers[-1].start())
+            or _MULTIPLIER.match(text, numbers[-1].end())
+        ):
+            return False
+        return numbers[-1][0].replace(",", "") == words.replace(",", "")
     last = text.strip().rpartition("\n")[2]
     is_short = len(last) <= len(words) + MAX_AROUND
     return is_short and re.search(rf"(?<![\w.]){re.escape(words)}(?!\w|\.\d)", last, re.IGNORECASE) is not None

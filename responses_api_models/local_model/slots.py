@@ -38,6 +38,7 @@ class Slot:
     number: int
     tokens: Sequence[int] = ()
     busy: bool = False
+    used: float = 0.0  # when it was last used; 0 if never
 
     def knows(self, prompt: Sequence[int]) -> int:
         """Count the tokens of a prompt that need not be read again."""
@@ -100,7 +101,7 @@ class Slots:
 
     def give_back(self, slot: Slot, tokens: Sequence[int], *, returns: bool) -> None:
         """Free a slot. With ``returns`` the conversation, which has these tokens, is expected back."""
-        prompt, slot.tokens = len(slot.tokens), tokens
+        prompt, slot.tokens, slot.used = len(slot.tokens), tokens, time.monotonic()
         if not returns or not self._waiting:
             self._release(slot)
             return
@@ -144,10 +145,10 @@ class Slots:
     def _first(self) -> Iterator[_Waiting]:
         return itertools.islice(self._waiting, WINDOW)
 
-    def _worth(self, slot: Slot, prompt: Sequence[int]) -> tuple[int, int, int]:
+    def _worth(self, slot: Slot, prompt: Sequence[int]) -> tuple[int, int, float]:
         idle = sum(not other.busy for other in self._slots if other.engine is slot.engine)
-        # Between equals, the slot that forgets least: a long conversation may come back.
-        return slot.knows(prompt) // WORTHWHILE, idle, -len(slot.tokens)
+        # Between equals, the slot that was not used for the longest time: its conversation is the likeliest to be over.
+        return slot.knows(prompt) // WORTHWHILE, idle, -slot.used
 
 
 class GrammarTurns:

@@ -18,7 +18,7 @@ from nemo_gym.conversion.chat_history import PastReasoning
 from nemo_gym.conversion.chat_streams import completion_stream
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS
 from nemo_gym.conversion.plain_responses import is_plain_response
-from nemo_gym.conversion.response_streams import response_stream
+from nemo_gym.conversion.response_streams import last_event, response_stream
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -164,7 +164,8 @@ class OpenAIModel(SimpleResponsesAPIModel):
 
         def revise(event: dict[str, Any]) -> dict[str, Any]:
             reading = self._reader.response(orjson.dumps(event["response"]), request)
-            return event | {"response": reading.response.model_dump()} if reading.is_repaired else event
+            ending = last_event(reading.response.model_dump() if reading.is_repaired else event["response"])
+            return event | ending if reading.is_repaired or ending["type"] != event["type"] else event
 
         def make(content: bytes) -> bytes:
             return response_stream(self._reader.response(content, request).response.model_dump())

@@ -8,7 +8,7 @@ model and what to do, but not the key.
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
 import orjson
 from fastapi import FastAPI, HTTPException, Request
@@ -34,6 +34,7 @@ from nemo_gym.servers.models.policy import PolicyState
 from nemo_gym.servers.models.streaming import CHAT_COMPLETIONS, Relay
 from responses_api_models.vllm_model.calls import ModelCalls
 from responses_api_models.vllm_model.chat_streams import ChatStreams
+from responses_api_models.vllm_model.rendering import rendering_request
 from responses_api_models.vllm_model.replicas import good_content
 from responses_api_models.vllm_model.settings import (
     VLLMModelConfig,
@@ -45,10 +46,6 @@ from responses_api_models.vllm_model.weights import WeightUpdate, pass_on
 
 # Servers written for NeMo Gym import the converter from here.
 __all__ = ["VLLMConverter", "VLLMModel", "VLLMModelConfig", "split_responses_input_output_items"]
-
-
-# What a prompt is made of.
-PROMPT: Final[tuple[str, ...]] = ("messages", "tools", "chat_template_kwargs")
 
 
 class UnsupportedSettingsError(ConfigError, NotImplementedError):
@@ -142,7 +139,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         if self.config.is_responses_native:
             return None
         chat = self._calls.adapted(self._converter.request_to_chat(body))
-        prompt = {name: chat[name] for name in PROMPT if name in chat}
+        prompt = rendering_request(chat, self._calls.dialect, chat["messages"])
         reply = await self._calls.post("", "/tokenize", prompt)
         if reply.status in (404, 405, 501):
             return None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from fastapi import Request
 
@@ -37,7 +37,11 @@ from responses_api_models.vllm_model.request_metadata import (
 )
 from responses_api_models.vllm_model.settings import VLLMModelConfig, open_replicas
 from responses_api_models.vllm_model.token_calls import TokenCalls
-from responses_api_models.vllm_model.tokens import OPTIONS
+from responses_api_models.vllm_model.tokens import OPTIONS, Dialect
+
+STRICT_NOTE: Final = (
+    "tools are sent without `strict`, so the model is not held to their schemas (strict_tools: true sends it)"
+)
 
 # Makes the chat that is sent, which a subclass can change: takes the request and a chat, returns the chat or an
 # awaitable of it.
@@ -63,12 +67,19 @@ class ModelCalls:
         self._converter = converter
         self._preprocess = preprocess
         self._capture = capture
+        self._strict_is_kept = config.strict_tools
         self._resumes = resumes  # a subclass that prepares requests wants to see all their messages
         self._tokens = TokenCalls(config, self.post, capture) if config.return_token_id_information else None
         limit = config.max_concurrent_requests
         self.slots: contextlib.AbstractAsyncContextManager[None] = (
             RequestLimit(limit) if limit else contextlib.nullcontext()
         )
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the endpoint is spoken to; vLLM's if nothing has shown it yet."""
+        known = self._tokens.dialect if self._tokens is not None else Dialect.UNKNOWN
+        return Dialect.VLLM if known is Dialect.UNKNOWN else known
 
     def session(self, request: Request, body: Mapping[str, Any] | UnreadRequest) -> str:
         """Identify the rollout, or else the caller's conversation; irrelevant if there is only one endpoint."""
@@ -107,6 +118,7 @@ class ModelCalls:
         """Complete a request of the Responses API."""
         if self.config.is_responses_native:
             return await self._respond_in_turn(session, body)
+        self._note_strict_tools(body)
         asked = body if resumed is None else {**body, "instructions": None}
         chat = chat_of(asked, self._converter, self.replicas.all[0].address)
         completion = await self.complete(session, chat, request=request, resumed=resumed)
@@ -118,6 +130,13 @@ class ModelCalls:
             attempt, repeat = self._capture.attempt(), self._converter.request_to_chat
             keep_items(attempt, body["input"], response["output"], repeat, text=text, resumed=resumed)
         return response
+
+    def _note_strict_tools(self, body: Mapping[str, Any]) -> None:
+        """Say once that tools are sent without ``strict``."""
+        if self._strict_is_kept or not any(tool.get("strict") for tool in body.get("tools") or ()):
+            return
+        self._strict_is_kept = True  # or known not to be
+        self.replicas.all[0].reader.warn_once(STRICT_NOTE)
 
     def _unparsed(self, session: str, error: ReasoningParserError) -> ModelCallError:
         """The error of an endpoint that parses reasoning although the configuration says otherwise."""

@@ -29,6 +29,7 @@ class VLLMModelConfig(BaseResponsesAPIModelConfig):
     replace_developer_role_with_system: bool = False
     sequential_reasoning_allowed: bool = True
     is_responses_native: bool = False
+    strict_tools: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     extra_body: dict[str, Any] | None = None
     default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
@@ -119,5 +120,6 @@ def make_converter(config: VLLMModelConfig) -> ResponsesConverter:
         return_token_id_information=config.return_token_id_information,
         uses_reasoning_parser=config.uses_reasoning_parser,
         past_reasoning="separate" if parsed else "think",
+        keep_strict=config.strict_tools,
         on_loss=config.on_loss,
     )

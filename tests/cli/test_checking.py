@@ -343,9 +343,10 @@ def test_a_folder_of_a_newer_release_is_told_which_release_has_what_is_missing(
     monkeypatch.chdir(tmp_path)
     write_folder(
         code="from nemo_gym.rollout_health import run_health_checks\n"
-        "from nemo_gym.base_responses_api_model import CaptureStore, start_model_execution\n"
+        "from nemo_gym.base_responses_api_model import start_model_execution\n"
+        "from nemo_gym.sandbox import AsyncSandboxCompose\n"
     )
     found = [str(finding.message) for check in FOLDER_CHECKS for finding in check(tmp_path / "resources_servers/mine")]
     assert "there is no module nemo_gym.rollout_health, which NeMo Gym has since 0.7.0" in found
-    assert "nemo_gym.base_responses_api_model has no 'CaptureStore', which NeMo Gym has since 0.5.0" in found
+    assert "nemo_gym.sandbox has no 'AsyncSandboxCompose', which NeMo Gym has since 0.7.0" in found
     assert not any("start_model_execution" in message for message in found)

@@ -272,6 +272,17 @@ def test_removed_parameters_are_refused_with_what_to_use_instead(run, argument, 
     assert f"the parameter {name} was removed" in run("ng_collect_rollouts", *HOSTED).err
 
 
+@pytest.mark.parametrize(
+    ("argument", "instead"), [("+dispatch_budget_s=9", "budget_minutes"), ("+fan_out={}", "agent_ref")]
+)
+def test_parameters_of_newer_releases_are_refused_with_what_to_use_instead(run, argument, instead):
+    write_tasks("")
+    ran = run("ng_collect_rollouts", *HOSTED, argument)
+    assert ran.code == 2
+    assert "error: NeMo Gym 0.7.0 has the parameter" in ran.err
+    assert instead in ran.err
+
+
 def test_an_input_without_tasks_is_an_error(run):
     write_tasks()
     ran = run("ng_collect_rollouts", *HOSTED)

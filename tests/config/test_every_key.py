@@ -40,6 +40,7 @@ SHOWN = {
     "environment_server_routes": "rollouts/test_plan.py",
     "environment_routing_mode": "test_newer_folders.py",
     "observability_enabled": "servers/test_agent_sessions.py",
+    "model_call_capture_dir": "capture/test_recorded_calls.py",
     "dry_run": "cli/test_hosting.py",
     "nemo_gym_log_dir": "servers/test_gym.py",
     "verbose": "cli/test_hosting.py",

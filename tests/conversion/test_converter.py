@@ -352,7 +352,7 @@ def test_an_answer_becomes_reasoning_text_and_calls(field: str) -> None:
         ({"content": "<think>a</think>"}, ["reasoning"]),
         ({"content": "<think>a</think>b<think>c</think>"}, ["reasoning", "message"]),
         ({"content": None, "tool_calls": [chat_call("f")]}, ["function_call"]),
-        ({"content": "<think>cut off"}, ["message"]),
+        ({"content": "<think>cut off"}, ["reasoning"]),
     ],
 )
 def test_an_answer_has_a_message_if_it_says_something_or_nothing_else(

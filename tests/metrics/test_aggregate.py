@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from nemo_gym.metrics.aggregate import (
     compute_aggregate_metrics,
     group_by_task,
     rollout_infos,
+    task_entries,
     write_metrics_file,
 )
 from nemo_gym.metrics.builder import MetricsBuilder
@@ -35,6 +37,36 @@ def test_a_hook_sees_the_tasks_sorted_and_their_responses_as_they_came() -> None
     seen: list[Any] = []
     compute_aggregate_metrics(RESPONSES, lambda tasks: seen.append(tasks) or {})  # type: ignore[func-returns-value]
     assert seen == [[RESPONSES[2:], RESPONSES[:2]]]
+
+
+def test_a_hook_for_each_repeat_sees_its_rollouts_that_were_measured() -> None:
+    seen: list[Any] = []
+
+    def hook(found: Any) -> dict[str, Any]:
+        seen.append([[response["reward"] for response in task] for task in found])
+        return {"tasks": len(found)}
+
+    masked = {"_ng_task_index": 5, "_ng_rollout_index": 1, "reward": 9.0, "mask_sample": True}
+    metrics = compute_aggregate_metrics([*RESPONSES, masked], compute_repeat_metrics_fn=hook)
+    assert seen == [[[0.0], [0.0]], [[1.0], [1.0]]]
+    assert [entry["tasks"] for entry in metrics.repeat_level_metrics or []] == [2, 2]
+
+
+def test_the_spread_of_a_repeat_is_that_of_its_tasks() -> None:
+    responses = [{"_ng_task_index": task, "_ng_rollout_index": 0, "reward": float(task)} for task in range(5)]
+    (entry,) = compute_aggregate_metrics(responses).repeat_level_metrics or []
+    assert (entry["p25/reward"], entry["p75/reward"]) == (1.0, 3.0)
+    assert entry["sem/reward"] == pytest.approx(math.sqrt(2.5 / 5))
+    (single,) = compute_aggregate_metrics(responses[:1]).repeat_level_metrics or []
+    assert single["sem/reward"] == 0.0
+
+
+def test_responses_without_an_index_are_of_task_0() -> None:
+    named = {"_ng_task_index": 1, "reward": 1.0}
+    assert group_by_task([named, {"reward": 0.0}, {"_ng_task_index": 0}]) == [
+        [{"reward": 0.0}, {"_ng_task_index": 0}],
+        [named],
+    ]
 
 
 def test_hooks_are_not_called_without_responses() -> None:
@@ -132,6 +164,26 @@ def test_a_reward_that_is_true_stays_true_where_rollouts_are_listed(rewards: lis
         builder.add_line(json.dumps(record).encode())
     write_metrics_file(tmp_path / "m.json", {"a": builder.table()})
     assert json.loads((tmp_path / "m.json").read_text())[0]["group_level_metrics"] == [entry]
+
+
+def test_a_file_of_metrics_holds_every_agent_with_every_task(tmp_path: Path) -> None:
+    builder = MetricsBuilder()
+    for response in RESPONSES:
+        builder.add(response)
+    write_metrics_file(tmp_path / "m.json", {"b": builder.table(), "a": compute_aggregate_metrics(RESPONSES)})
+    found = json.loads((tmp_path / "m.json").read_text())
+    assert [entry["agent_ref"]["name"] for entry in found] == ["a", "b"]
+    assert [len(entry["group_level_metrics"]) for entry in found] == [2, 2]
+    assert found[0]["group_level_metrics"] == found[1]["group_level_metrics"]
+
+
+def test_a_task_says_how_much_of_it_is_done() -> None:
+    builder = MetricsBuilder()
+    for response in RESPONSES:
+        builder.add(response)
+    first, second = task_entries(builder.table(), expected={1: 8, 3: 0})
+    assert (first["num_rollouts"], first["missing_num_rollouts"], first["reward_profile_completion_pct"]) == (2, 6, 25)
+    assert (second["missing_num_rollouts"], second["reward_profile_completion_pct"]) == (0, 100.0)
 
 
 def infos(*rollouts: dict[str, Any]) -> list[dict[str, Any]]:

@@ -99,6 +99,24 @@ def test_a_clear_difference_is_significant() -> None:
     assert result.as_dict()["difference_low"] == result.interval[0]
 
 
+def test_a_difference_that_goes_both_ways_is_not_significant() -> None:
+    tasks = range(100)
+    a, b = run({task: [0.5] for task in tasks}), run({task: [0.5 + (task % 2 or -1) / 4] for task in tasks})
+    result = compare_runs(ComparedRun(a), ComparedRun(b))
+    assert result.interval is not None
+    assert result.interval[0] < 0 < result.interval[1] < 0.2
+    assert not result.significant
+
+
+def test_a_field_that_only_one_run_has_is_compared_for_no_task() -> None:
+    a = run({0: [1.0], 1: [0.0]})
+    builder = MetricsBuilder()
+    for task in range(3):
+        builder.add({"_ng_task_index": task, "reward": 0.0, "speed": 2.0})
+    result = compare_runs(ComparedRun(a), ComparedRun(builder.table()), field="speed")
+    assert (result.tasks, result.only_a, result.only_b, result.gained, result.lost) == (0, 0, 3, [], [])
+
+
 def test_runs_without_a_common_task_say_so() -> None:
     result = compare_runs(ComparedRun(run({0: [1.0]})), ComparedRun(run({1: [1.0]})))
     assert result.interval is None

@@ -72,6 +72,20 @@ def test_a_scored_answer_is_completed_and_stamped_with_what_was_planned(planned:
     }
 
 
+def test_a_status_of_400_is_a_failure_whatever_the_body_says(planned: Make) -> None:
+    outcome = answer(planned(), {"reward": 1.0, "detail": {"error": {"message": "no such tool"}}}, status=400)
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.message == "HTTP 400: no such tool"
+    assert isinstance(answer(planned(), {"reward": 1.0}, status=399), Completed)
+
+
+def test_the_message_of_a_failure_is_the_body_if_that_holds_no_text(planned: Make) -> None:
+    for body, message in ((b"plain text", "plain text"), (b'{"detail": [{"loc": 1}]}', '{"detail": [{"loc": 1}]}')):
+        outcome = outcome_of_reply(planned(), 500, {}, body, 0.5)
+        assert isinstance(outcome, Failed)
+        assert outcome.failure.message == f"HTTP 500: {message}"
+
+
 def test_the_tokens_of_judges_count(planned: Make) -> None:
     used = {"input_tokens": 5, "output_tokens": 3}
     record = {"reward": 1.0, "response": {"usage": used}, "_ng_judge_usage": {"judge": used}}

@@ -1,5 +1,6 @@
 import json
 import logging
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from nemo_gym.config.environments import Routing
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.plan import PlanSpec, TaskError, plan_rollouts
+from nemo_gym.rollouts.plan import PlanSpec, TaskError, find_input, plan_rollouts, resolve_overrides
 from nemo_gym.rollouts.tasks import MissingFieldError, PromptConfig, PromptError, Shard, Task
 
 
@@ -193,3 +194,23 @@ def test_a_whole_task_goes_where_environment_server_routes_say() -> None:
     assert (row["agent_ref"], row["task_input"]) == ({"name": "a"}, {"x": 1})
     with pytest.raises(ValueError, match=r"rows \[0\].*environment_server_routes has those of \[\]"):
         list(plan_rollouts(tasks(whole), PlanSpec()))
+
+
+# ---- what a plan is made from ----------------------------------------------------------------------------------------
+def test_an_input_that_is_not_a_file_of_tasks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match=r"the input .*tasks is a folder"):
+        find_input(str(tmp_path / "tasks"))
+    with pytest.raises(ConfigError, match="not a regular file"):
+        find_input(str(tmp_path / "pipe"))
+    with pytest.raises(ConfigError, match="does not exist"):
+        find_input(str(tmp_path / "nothing.jsonl"))
+    (tmp_path / "tasks.jsonl").touch()
+    assert find_input(str(tmp_path / "tasks.jsonl")) == tmp_path / "tasks.jsonl"
+
+
+def test_overrides_refer_to_their_siblings() -> None:
+    assert resolve_overrides({"temperature": 0.5, "top_p": "${temperature}"}) == {"temperature": 0.5, "top_p": 0.5}
+    with pytest.raises(ConfigError, match="responses_create_params can't be resolved"):
+        resolve_overrides({"top_p": "${nothing}"})

@@ -21,6 +21,8 @@ from typing import Any, Final
 
 from nemo_gym.sandbox.inside import kernel, seccomp, system
 from nemo_gym.sandbox.inside.limits import MIB, SandboxLimits
+from nemo_gym.sandbox.inside.trees import unpack_tree
+from nemo_gym.sandbox.inside.world_start import StartedWorld, WorldStart
 
 _FIRST_USER: Final = 0x70000000  # far above the ids that distributions and user databases give out
 _MOST_USERS: Final = 1 << 28
@@ -63,8 +65,9 @@ class GuardedLevel:
             self.filter = seccomp.assemble(kernel.architecture(), one_group=True)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    def fork(self) -> int:
+    def fork(self, *, own_network: bool) -> int:
         """Fork the supervisor of a new box; returns 0 in it."""
+        del own_network  # refused later, with a reason
         if self._user is not None:
             self.user = next(self._user)
         return os.fork()
@@ -73,6 +76,35 @@ class GuardedLevel:
         """Make the box that the calling process supervises."""
         del limits
         return GuardedBox(self, self.user if self._user is not None else None)
+
+    def world(self, start: WorldStart, limits: SandboxLimits) -> StartedWorld:
+        """Make a world for the calling process: a box whose folder holds everything that can be written."""
+        if start.root is not None or start.loopback or os.path.isabs(start.workdir):
+            raise ValueError("without namespaces, a world has no root, no network and no absolute folder of its own")
+        box = self.box(limits)
+        try:
+            self._fill(box, start, limits)
+        except BaseException:
+            box.remove()
+            raise
+        return StartedWorld(box, os.path.join(box.folder, start.workdir))
+
+    def _fill(self, box: "GuardedBox", start: WorldStart, limits: SandboxLimits) -> None:
+        """Unpack in a confined process, so that the archive reaches no further than the world."""
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                box.confine(limits)
+                for archive in start.archives:
+                    with open(archive, "rb", closefd=False) as source:
+                        unpack_tree(source, box.folder, most=limits.disk_mib * MIB)
+                os.makedirs(os.path.join(box.folder, start.workdir), exist_ok=True)
+                code = 0
+            finally:
+                os._exit(code)
+        if os.waitpid(pid, 0)[1] != 0:
+            raise OSError("the snapshot could not be unpacked")
 
     def _check(self) -> None:
         known = _landlock_version()
@@ -88,6 +120,7 @@ class GuardedBox:
     def __init__(self, level: GuardedLevel, user: int | None) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         self.folder = os.path.join(level.boxes, str(os.getpid()))
+        self.top: int | None = None  # of a world: its folder is all that it changes
         self._level = level
         self._user = user
         self._make_folder()

@@ -56,6 +56,7 @@ class Result:
     cpu_s: float
     wall_s: float
     peak_memory_mib: float
+    cut: bool = False  # whether output beyond the limit was dropped
 
     @property
     def ok(self) -> bool:

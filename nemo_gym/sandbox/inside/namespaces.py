@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from nemo_gym.sandbox.inside import kernel, seccomp, system
 from nemo_gym.sandbox.inside.limits import MIB, SandboxLimits
+from nemo_gym.sandbox.inside.world_root import ROOTS, enter_world_root, open_port, raise_loopback
+from nemo_gym.sandbox.inside.world_start import StartedWorld, WorldStart
 
 FOLDER: Final = "/box"
 _SERVER: Final = (
@@ -33,7 +35,8 @@ class NamespaceLevel:
     """The fork server inside its namespaces."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        _build_root(settings["folder"], settings["readable"], settings["hidden"])
+        self._readable: list[str] = settings["readable"]
+        _build_root(settings["folder"], self._readable, settings["hidden"], settings["roots"])
         kernel.set_hostname("sandbox")
         if settings["users"] == _TWO_USERS:
             # Root switches to an unprivileged user, because limits on processes do not apply to root.
@@ -41,17 +44,31 @@ class NamespaceLevel:
             os.setresuid(1, 1, 1)
         self._user, self._group = os.geteuid(), os.getegid()
         self._filter = seccomp.assemble(kernel.architecture(), one_group=False)
+        self._filter_with_sockets = seccomp.assemble(kernel.architecture(), one_group=False, sockets=True)
         kernel.drop_capabilities()
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # otherwise a box could not write its own user map
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    def fork(self) -> int:
-        return kernel.clone(_BOX)
+    def fork(self, *, own_network: bool) -> int:
+        return kernel.clone(_BOX | (kernel.CLONE_NEWNET if own_network else 0))
 
     def box(self, limits: SandboxLimits) -> "NamespaceBox":
         _map_users("self", f"{_USER} {self._user} 1", f"{_USER} {self._group} 1")
-        return NamespaceBox(limits, self._filter)
+        _mount_folder(limits)
+        kernel.mount("proc", "/proc", "proc", flags=kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+        return NamespaceBox(FOLDER, self._filter)
+
+    def world(self, start: WorldStart, limits: SandboxLimits) -> StartedWorld:
+        """Make a world whose first process is the calling one."""
+        _map_users("self", f"{start.user} {self._user} 1", f"{start.user} {self._group} 1")
+        top = enter_world_root(FOLDER, start, limits, self._readable)
+        listener = None
+        if start.loopback:
+            raise_loopback()
+            listener = open_port(start.port) if start.port is not None else None
+        filter_program = self._filter_with_sockets if start.loopback else self._filter
+        return StartedWorld(NamespaceBox("/", filter_program, top), os.path.join("/", start.workdir), listener)
 
 
 def fork_server() -> int:
@@ -78,13 +95,11 @@ def map_server_users(pid: int) -> str:
 
 
 class NamespaceBox:
-    """A box as seen by its first process."""
+    """A box as seen by its first process. ``top`` is a descriptor of a world's changes."""
 
-    folder = FOLDER
-
-    def __init__(self, limits: SandboxLimits, filter_program: bytes) -> None:
-        _mount_folder(limits)
-        kernel.mount("proc", "/proc", "proc", flags=kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    def __init__(self, folder: str, filter_program: bytes, top: int | None = None) -> None:
+        self.folder = folder
+        self.top = top
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # programs can't open the supervisor's files below /proc
         self._filter = filter_program
 
@@ -138,13 +153,17 @@ def _map_users(pid: str, users: str, groups: str) -> None:
             os.close(descriptor)
 
 
-def _build_root(root: str, readable: Sequence[str], hidden: Sequence[str]) -> None:
+def _build_root(root: str, readable: Sequence[str], hidden: Sequence[str], roots: str | None) -> None:
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)  # otherwise mounts would show on the host
     kernel.mount("root", root, "tmpfs", flags=kernel.MS_NOSUID | kernel.MS_NODEV, options="mode=755,size=1m")
     for path in readable:
         _show(root, path)
     for path in (path for path in hidden if os.path.isdir(root + path)):
         kernel.mount("hidden", root + path, "tmpfs", flags=kernel.MS_RDONLY, options="mode=755,size=4k")
+    if roots is not None:
+        os.mkdir(root + ROOTS)
+        kernel.mount(roots, root + ROOTS, flags=kernel.MS_BIND)
+        kernel.seal(root + ROOTS)
     for path, text in system.ACCOUNTS.items():
         _write(root + path, text)
     for path in system.DEVICES:

@@ -7,7 +7,7 @@ kernel did not have them. Everything else is allowed, so that ordinary programs 
 
 import ctypes
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,6 +79,8 @@ _NEW_NAMESPACES: Final = (
     | kernel.CLONE_NEWTIME
 )
 _AF_UNIX: Final = 1
+_AF_INET: Final = 2
+_AF_INET6: Final = 10
 # Both type into a terminal as if its user had.
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
@@ -115,10 +117,16 @@ class Instruction:
         return head + self.operand.to_bytes(4, "little")
 
 
-def assemble(architecture: str, *, one_group: bool) -> bytes:
-    """The filter for a box. ``one_group`` is for boxes without namespaces."""
+def assemble(architecture: str, *, one_group: bool, sockets: bool = False) -> bytes:
+    """The filter for a box. ``one_group`` is for boxes without namespaces, ``sockets`` for those with a network.
+
+    Sockets are those of the internet and of files; in a network namespace of its own, neither leads out of the box.
+    """
     column = _COLUMN[architecture]
     refused = {**_REFUSED, **(_LEAVING_THE_GROUP if one_group else {})}
+    judged = [_SOCKETPAIR[column]]
+    if sockets:
+        judged.append(refused.pop("socket")[column])
     program = [
         # The numbers below mean other calls on another architecture, such as 32-bit x86 on the same machine.
         Instruction(_LOAD, _ARCHITECTURE_AT),
@@ -131,7 +139,8 @@ def assemble(architecture: str, *, one_group: bool) -> bytes:
         *_each(refused.values(), column, errno.EPERM),
         *(_each(_PRETENDED.values(), column, 0) if one_group else ()),
         *_judging(_CLONE[column], _FIRST_ARGUMENT_AT, Instruction(_ANY_BIT, _NEW_NAMESPACES, if_false=1)),
-        *_judging(_SOCKETPAIR[column], _FIRST_ARGUMENT_AT, Instruction(_EQUAL, _AF_UNIX, if_true=1)),
+        *_allowing(judged[:1], (_AF_UNIX,)),
+        *_allowing(judged[1:], (_AF_UNIX, _AF_INET, _AF_INET6)),
         *_judging(_IOCTL[column], _SECOND_ARGUMENT_AT, Instruction(_EQUAL, _TIOCSTI, if_false=1)),
         *_judging(_IOCTL[column], _SECOND_ARGUMENT_AT, Instruction(_EQUAL, _TIOCLINUX, if_false=1)),
     ]
@@ -171,4 +180,20 @@ def _judging(call: int, argument: int, test: Instruction) -> list[Instruction]:
         test,
         _refuse(errno.EPERM),
         Instruction(_LOAD, _NUMBER_AT),
+    ]
+
+
+def _allowing(calls: Iterable[int], values: Sequence[int]) -> list[Instruction]:
+    """Refuse calls whose first argument is not one of these values."""
+    tests = [Instruction(_EQUAL, value, if_true=len(values) - place) for place, value in enumerate(values)]
+    return [
+        step
+        for call in calls
+        for step in (
+            Instruction(_EQUAL, call, if_false=3 + len(tests)),
+            Instruction(_LOAD, _FIRST_ARGUMENT_AT),
+            *tests,
+            _refuse(errno.EPERM),
+            Instruction(_LOAD, _NUMBER_AT),
+        )
     ]

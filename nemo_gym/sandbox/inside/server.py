@@ -13,28 +13,36 @@ import site
 import socket
 import sys
 import types
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 
 from nemo_gym.sandbox.inside import guarded, namespaces, supervisor
 from nemo_gym.sandbox.inside.channel import BrokenMessageError, Message, receive
 from nemo_gym.sandbox.inside.limits import SandboxLimits
+from nemo_gym.sandbox.inside.trees import TreeError
+from nemo_gym.sandbox.inside.world_start import WITH_NETWORK, StartedWorld, WorldStart
+from nemo_gym.sandbox.inside.world_supervisor import WorldSupervisor
 
 # Modules that programs are likely to import. Every box is a copy of the server, so it has them loaded already.
 _WARM: Final = (
     "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools", "hashlib",
-    "heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "struct", "traceback",
-    "typing",
+    "heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "struct", "tarfile",
+    "traceback", "typing",
 )  # fmt: skip
 
 
 class Level(Protocol):
     """A level of isolation that the fork server has entered."""
 
-    def fork(self) -> int:
+    def fork(self, *, own_network: bool) -> int:
         """Fork the supervisor of a new box; returns 0 in it."""
 
     def box(self, limits: SandboxLimits) -> supervisor.Box:
         """Make the box of the calling supervisor."""
+
+    def world(self, start: WorldStart, limits: SandboxLimits) -> StartedWorld:
+        """Make the world of the calling supervisor."""
 
 
 def run_fork_server() -> None:
@@ -55,10 +63,10 @@ def run_fork_server() -> None:
     gc.collect()
     gc.freeze()
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        data, descriptors, _, _ = socket.recv_fds(control, 1, 2)
         if not data:
             _wait_for_supervisors()
-        _start_box(control, descriptors[0], level)
+        _start_box(control, descriptors, level, own_network=data == WITH_NETWORK)
 
 
 def _enter(settings: dict[str, Any]) -> Level:
@@ -90,28 +98,46 @@ def _take_care(pid: int, go: int, folder: str, *, apart: bool) -> NoReturn:
         os._exit(0)
 
 
-def _start_box(control: socket.socket, descriptor: int, level: Level) -> None:
-    if level.fork() == 0:
+def _start_box(control: socket.socket, descriptors: list[int], level: Level, *, own_network: bool) -> None:
+    if level.fork(own_network=own_network) == 0:
         try:
             control.close()  # a box that held it could pose as the host
             supervisor.prepare_supervisor()
-            _serve(socket.socket(fileno=descriptor), level)
+            _serve(socket.socket(fileno=descriptors[0]), level, descriptors[1:])
         finally:
             os._exit(1)
-    os.close(descriptor)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
-def _serve(connection: socket.socket, level: Level) -> None:
+def _serve(connection: socket.socket, level: Level, archives: list[int]) -> None:
     try:
-        limits = SandboxLimits(**receive(connection).head["limits"])
+        head = receive(connection).head
+        limits = SandboxLimits(**head["limits"])
+        serve: Callable[[], None]
         try:
-            box = level.box(limits)
-        except OSError as error:
+            if "world" in head:
+                started = level.world(WorldStart(**head["world"], archives=archives), limits)
+                serve = partial(_serve_world, connection, started, limits)
+            else:
+                serve = partial(supervisor.serve_box, connection, level.box(limits), limits)
+        except (OSError, ValueError, TreeError) as error:
             connection.sendall(Message({"failure": f"can't make a box: {error}"}).encode())
             return
-        supervisor.serve_box(connection, box, limits)
+        for archive in archives:
+            os.close(archive)
+        serve()
     except (BrokenMessageError, ConnectionError):
         return
+
+
+def _serve_world(connection: socket.socket, started: StartedWorld, limits: SandboxLimits) -> None:
+    ready = Message({"folder": started.box.folder, "workdir": started.workdir}).encode()
+    listeners = [] if started.listener is None else [started.listener.fileno()]
+    socket.send_fds(connection, [ready], listeners)
+    if started.listener is not None:
+        started.listener.close()
+    WorldSupervisor(connection, started.box, limits).serve()
 
 
 def _wait_for_supervisors() -> NoReturn:

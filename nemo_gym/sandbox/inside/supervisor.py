@@ -4,31 +4,34 @@ It replies to one message after the other until the host closes the connection; 
 removed. A program that could not be confined is never run: the reply is a failure, and the host raises an error.
 """
 
-import atexit
-import builtins
 import gc
 import os
 import resource
 import select
 import signal
 import socket
-import sys
-import threading
 import time
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
-from nemo_gym.sandbox.inside import kernel, system
+from nemo_gym.sandbox.inside import system
 from nemo_gym.sandbox.inside.channel import BrokenMessageError, Message, receive
 from nemo_gym.sandbox.inside.limits import KIB, MIB, ProgramEnding, SandboxLimits
+from nemo_gym.sandbox.inside.programs import (
+    CANNOT_START,
+    ProgramPlace,
+    UnconfinedError,
+    fork_program,
+    report_ready,
+    start_command,
+    start_python,
+    write_files,
+)
 
 _LOOK_EVERY_S: Final = 0.1  # quick enough for limits in seconds; each look reads /proc for every process of the box
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _PIECE: Final = 1 << 16
-_SCRIPT: Final = "program.py"
-_CANNOT_START: Final = 127
 
 
 class Box(Protocol):
@@ -93,63 +96,32 @@ class Execution:
 
     def run(self) -> Message:
         """Run the program to its end and describe how it ended."""
-        pipes = [os.pipe() for _ in range(4)]
-        pid = os.fork()
-        if pid == 0:
-            self._become_program(pipes)
-        (stdin, put), (out, stdout), (err, stderr), (report, status) = pipes
-        # As long as the supervisor holds the program's ends, it never sees the end of the output.
-        for descriptor in (stdin, stdout, stderr, status):
-            os.close(descriptor)
+        folder = os.path.join(self.box.folder, self.head["folder"])
         try:
-            problem = _read_all(report)
-            if problem != b"ok":
-                return Message({"failure": problem.decode("utf-8", "replace") or "the program's process ended early"})
-            code = self._watch(pid, put, {out: 1, err: 2})
+            pid, pipes = fork_program(ProgramPlace(self.box, self.limits, folder), self._start)
+        except UnconfinedError as error:
+            return Message({"failure": str(error)})
+        try:
+            code = self._watch(pid, pipes.stdin, {pipes.stdout: 1, pipes.stderr: 2})
         finally:
             self.box.end_processes(pid)
             _reap_all(self.box, pid)
-            for descriptor in (out, err, report):
+            for descriptor in (pipes.stdout, pipes.stderr):
                 os.close(descriptor)
         return self._describe(code)
 
-    def _become_program(self, pipes: Sequence[tuple[int, int]]) -> NoReturn:
+    def _start(self) -> NoReturn:
         try:
-            (stdin, _), (_, stdout), (_, stderr), (_, status) = pipes
-            # By way of high numbers: a pipe may itself have one of the numbers 0 to 3, and would be overwritten.
-            for place, descriptor in enumerate((stdin, stdout, stderr, status)):
-                os.dup2(descriptor, 100 + place)
-            for place in range(4):
-                os.dup2(100 + place, place, inheritable=place < 3)
-            os.closerange(4, 65536)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            try:
-                self._lock_in()
-                # Inside the box, so that a path in a request reaches no further than the program itself could.
-                _write_files(self.box.folder, self.files)
-            except OSError as error:
-                os.write(3, f"can't lock the program in: {error}".encode())
-                os._exit(_CANNOT_START)
-            os.write(3, b"ok")
-            os.close(3)
-            environment = {**system.environment(self.box.folder), **self.head["environment"]}
-            if self.head["arguments"] is not None:
-                _start_command(self.head["arguments"], environment)
-            _start_python(self.head["source"], self.box.folder, environment)
-        finally:
-            os._exit(_CANNOT_START)
-
-    def _lock_in(self) -> None:
-        os.umask(0o022)
-        os.chdir(os.path.join(self.box.folder, self.head["folder"]))
-        kernel.set_limit(resource.RLIMIT_CORE, 0)
-        kernel.set_limit(resource.RLIMIT_MEMLOCK, 0)
-        kernel.set_limit(resource.RLIMIT_MSGQUEUE, 0)
-        kernel.set_limit(resource.RLIMIT_NOFILE, self.limits.open_files)
-        kernel.set_limit(resource.RLIMIT_FSIZE, self.limits.file_mib * MIB)
-        kernel.set_limit(resource.RLIMIT_AS, self.limits.memory_mib * MIB)
-        kernel.set_limit(resource.RLIMIT_CPU, int(self.limits.cpu_s) + 1)
-        self.box.confine(self.limits)  # last, because it also filters system calls
+            # Inside the box, so that a path in a request reaches no further than the program itself could.
+            write_files(self.box.folder, self.files)
+        except OSError as error:
+            os.write(3, f"can't lock the program in: {error}".encode())
+            os._exit(CANNOT_START)
+        report_ready()
+        environment = {**system.environment(self.box.folder), **self.head["environment"]}
+        if self.head["arguments"] is not None:
+            start_command(self.head["arguments"], environment)
+        start_python(self.head["source"], self.box.folder, environment)
 
     def _watch(self, pid: int, put: int, outputs: dict[int, int]) -> int:
         """Copy input and output and enforce the limits until the program's first process ends."""
@@ -207,12 +179,12 @@ class Execution:
         if time.monotonic() - self.started >= self.limits.wall_s:
             self.ending = ProgramEnding.WALL_TIME
             return
-        usage = [_usage_of(pid) for pid in self.box.processes()]
+        usage = [usage_of(pid) for pid in self.box.processes()]
         if sum(cpu for cpu, _ in usage) + _cpu_of_children() - self.used_before > self.limits.cpu_s:
             self.ending = ProgramEnding.CPU_TIME
         elif sum(memory for _, memory in usage) > self.limits.memory_mib * MIB:
             # Forked processes share memory, which the quick sum counts several times. The exact sum costs more.
-            if sum(map(_own_memory, self.box.processes())) > self.limits.memory_mib * MIB:
+            if sum(map(own_memory, self.box.processes())) > self.limits.memory_mib * MIB:
                 self.ending = ProgramEnding.MEMORY
         elif self.box.over_disk(self.limits):
             self.ending = ProgramEnding.DISK
@@ -256,7 +228,7 @@ def prepare_supervisor() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def _usage_of(pid: str) -> tuple[float, int]:
+def usage_of(pid: str) -> tuple[float, int]:
     """CPU seconds, including those of children that have ended, and bytes of memory."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -266,7 +238,8 @@ def _usage_of(pid: str) -> tuple[float, int]:
     return sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE
 
 
-def _own_memory(pid: str) -> int:
+def own_memory(pid: str) -> int:
+    """Bytes of memory, of which shared ones count by the number of processes that share them."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             line = next(line for line in file if line.startswith(b"Pss:"))
@@ -278,10 +251,6 @@ def _own_memory(pid: str) -> int:
 def _cpu_of_children() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def _read_all(descriptor: int) -> bytes:
-    return b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
 
 
 def _read_ready(descriptor: int, most: int) -> bytes:
@@ -302,67 +271,3 @@ def _reap_all(box: Box, pid: int) -> None:
         except ChildProcessError:
             return
         box.end_processes(pid)
-
-
-def _write_files(folder: str, files: Mapping[str, bytes]) -> None:
-    """Write files into the box; relative paths are below its folder."""
-    for name, content in files.items():
-        path = os.path.join(folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(content)
-
-
-def _start_command(arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process with another program."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and ignored signals stay ignored across exec
-    try:
-        os.execvpe(arguments[0], arguments, dict(environment))  # noqa: S606
-    except OSError as error:
-        os.write(2, f"{arguments[0]}: {error.strerror}\n".encode())
-        os._exit(_CANNOT_START)
-
-
-def _start_python(source: str, folder: str, environment: Mapping[str, str]) -> NoReturn:
-    """Run the source as ``__main__``, and do what an interpreter does at its start and end."""
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv = [os.path.join(folder, _SCRIPT)]
-    sys.path.insert(0, folder)
-    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)  # noqa: SIM115
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=sys.argv[0], __builtins__=builtins)
-    sys.modules["__main__"] = main
-    gc.enable()
-    code = 0
-    try:
-        exec(compile(source, sys.argv[0], "exec", dont_inherit=True), main.__dict__)
-    except BaseException as error:  # noqa: BLE001 - whatever a program raises is its own affair
-        code = _exit_code(error)
-    os._exit(_leave(code))
-
-
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, SystemExit):
-        if error.code is None or isinstance(error.code, int):
-            return (error.code or 0) & 0xFF
-        sys.stderr.write(f"{error.code}\n")
-        return 1
-    # The first frame is ours, and would not be in the traceback of a program that was started normally.
-    error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    sys.excepthook(type(error), error, error.__traceback__)
-    return 1
-
-
-def _leave(code: int) -> int:
-    """End as an interpreter does: wait for threads, run exit handlers, flush the output."""
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
-        atexit._run_exitfuncs()  # noqa: SLF001
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BaseException as error:  # noqa: BLE001 - the program may have replaced any of these
-        return _exit_code(error) or 120
-    return code

@@ -28,6 +28,7 @@ from nemo_gym.servers.direct.replies import (
     Call,
     DirectReply,
     HandlerResponse,
+    ReplyInParts,
     cookie_headers,
 )
 from nemo_gym.servers.direct.routes import DirectRoute, RouteTable, direct_routes
@@ -198,12 +199,31 @@ class LocalServer:
             http=(scope, receive),
         )
         reply = await self._reply(route, content, call)
+        if isinstance(reply, ReplyInParts):
+            await self._send_parts(reply, call, send)
+            return
         headers = [*reply.raw_headers, *cookie_headers(reply.plain_cookies)]
         headers.append((b"content-length", b"%d" % len(reply.body)))
         if self._session_cookies is not None:
             headers.append(self._session_cookies.header(call.session_cookie(self._session_cookies)))
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body})
+
+    async def _send_parts(self, reply: ReplyInParts, call: Call, send: Send) -> None:
+        """Send a stream as the handler yields it."""
+        assert call.http is not None
+
+        async def send_with_cookie(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._session_cookies is not None:
+                cookie = self._session_cookies.header(call.session_cookie(self._session_cookies))
+                message["headers"] = [*message.get("headers", ()), cookie]
+            await send(message)
+
+        try:
+            await reply.response(*call.http, send_with_cookie)
+        except Exception as error:  # the status has been sent, so all that is left is to break off the body
+            self._faults.add(error, call.path)
+            raise
 
     @cached_property
     def _layers(self) -> Mapping[Any, Mapping[str, Any]]:
@@ -327,9 +347,11 @@ class DirectRequest(Request):
 
 
 async def _rendered(response: Response, call: Call, scope: Scope) -> DirectReply:
-    """The reply that a response object of any class stands for. Only those that are sent in parts have to be run."""
+    """The reply that a response object of any class stands for. One in parts is collected, unless for HTTP."""
     if type(response).__call__ is Response.__call__ and response.background is None:
         status, body, headers = response.status_code, bytes(response.body), response.raw_headers
+    elif call.http is not None:
+        return ReplyInParts(call, response)
     else:
         sent = await call_asgi(response, scope, b"")
         status, body, headers = sent.status, sent.body, sent.headers

@@ -162,3 +162,13 @@ class DirectReply(Reply):
         if ours is not None:
             cookies[ours.name] = Cookie(self.call.session_cookie(ours))
         return cookies
+
+
+class ReplyInParts(DirectReply):
+    """The reply to a call over HTTP whose parts are sent as they come, by the response object of the handler."""
+
+    __slots__ = ("response",)
+
+    def __init__(self, call: Call, response: Response) -> None:
+        super().__init__(call, response.status_code, b"")
+        self.response = response

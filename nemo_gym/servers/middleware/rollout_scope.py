@@ -16,10 +16,11 @@ from typing import Any, Final, NamedTuple, Self
 from omegaconf import DictConfig, OmegaConf
 from starlette.types import Scope
 
+from nemo_gym.schemas.rows import ROLLOUT_ID_PATTERN
+
 HEADER: Final = "X-NG-Rollout"
 PATH_PREFIX: Final = "/ng-rollout/"
 TOKEN_SEGMENT: Final = "training-token-capture/"  # noqa: S105 - after the id: the call is to be trained on
-ROLLOUT_ID_PATTERN: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 REPLAY: Final = "replay_model"
 _HEADER: Final = HEADER.lower().encode()
 _FORM: Final = re.compile(r"(-?\d{1,18})\.(\d{1,18})\.(\d{1,9})\.([0-9a-f]{1,40})(?:\.c)?")

@@ -43,6 +43,14 @@ from resources_servers.calculator.answers import extract_number, parse_number
         ("Between 3-5", "5"),
         ("3, 4, 5", "5"),
         ("Steps:\n- 7 apples", "7"),
+        ("We sold 3\n* 7 apples", "7"),
+        ("It weighs 1.5e3 grams", "1500"),
+        ("The answer is 42 million.", "42000000"),
+        ("2 dozen", "24"),
+        ("The area is 36 cm^2", "36"),
+        ("**36** apples", "36"),
+        ("So 100 + 70 = 170", "170"),
+        ("\\boxed{100 + 70 = 170}", "170"),
     ],
 )
 def test_the_final_number_is_found(text: str, number: str) -> None:
@@ -50,7 +58,12 @@ def test_the_final_number_is_found(text: str, number: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "I do not know.", "\\boxed{unknown} of 5", "1/0", "9" * 41, "The answer is a lot"]
+    "text",
+    [
+        *("", "I do not know.", "\\boxed{unknown} of 5", "1/0", "9" * 41, "The answer is a lot"),
+        *("\\boxed{100 + 70}", "The answer is 100 + 70", "Answer: 100 - 70", "100 * 70", "2^10", "(3) \u00d7 (4)"),
+        *("$100 + $70", "100 x 70", "\\boxed{100 \\times 70}", "15% * 240", "\\boxed{100 70}"),
+    ],
 )
 def test_no_number_is_no_answer(text: str) -> None:
     assert extract_number(text) is None

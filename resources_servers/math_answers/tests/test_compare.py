@@ -171,6 +171,41 @@ def test_the_question_says_what_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("expected", "answer", "equal"),
+    [
+        ("east", "East", True),
+        ("east", "seat", False),
+        (r"\text{Monday}", "dayMon", False),
+        ("abc", "cba", True),  # a product
+        ("10:30", "10:30", True),
+        ("10:30", "1/3", False),
+        ("10:30", "20:60", False),
+        ("10:30 AM", r"10:30\text{ a.m.}", True),
+        ("10:30 AM", "10:30", True),
+        ("10:30 AM", "10:30 PM", False),
+        ("7:00 PM", "7 PM", True),
+        ("7:15", "7/15", None),  # a ratio
+        ("7:15", "8:15", None),
+        ("2020-12-20", "1988", False),
+        ("2020-12-20", "2020-20-12", False),
+        ("12/20/2020", "12/20/2020", True),
+        ("12/05/2020", "12/5/2020", True),
+        ("5-10", "-5", False),
+        ("5-10", "5--10", True),
+        ("3/4", "0.75", True),
+    ],
+)
+def test_words_dates_ranges_and_times_are_not_calculated(expected: str, answer: str, equal: bool | None) -> None:
+    found = compare_plainly(expected, answer)
+    assert (found and found.equal) is equal
+
+
+def test_a_question_about_ratios_is_not_about_times() -> None:
+    assert compare_plainly("10:30", "1:3", "At what ratio are they mixed?") is None
+    assert compare_plainly("10:30", "1:3", "When does the train leave?") == (False, "literal")
+
+
+@pytest.mark.parametrize(
     ("expected", "answer", "question", "repeats"),
     [
         (r"3\sqrt{3}", r"\sqrt{27}", r"Simplify $\sqrt{27}$.", True),
@@ -183,6 +218,16 @@ def test_the_question_says_what_is_counted() -> None:
         ("x+1", "x + 1", "Is $x+1$ a factor?", False),
         ("5", "5", "Is it 15 or 5?", False),
         (r"3\sqrt{3}", r"\sqrt{27}", "", False),
+        (r"2^2 \cdot 3", "12", "Factorise 12.", True),
+        ("2^{10}", "1024", "Write 1024 as a power of 2.", True),
+        (r"\sqrt{144}", "12", "What is the root of 144, 12.5 or 312?", False),
+        (r"\frac{3}{4}", r"\frac{6}{8}", r"Reduce $\frac{6}{8}$ to lowest terms.", True),
+        (r"\frac{3}{4}", "0.75", "Write 0.75 as a common fraction.", True),
+        ("0.75", "3/4", "Convert 3/4 to a decimal.", True),
+        (r"75\%", "0.75", "Express 0.75 as a percentage.", True),
+        ("5", "$5.00", "Write how much of $5.00 is left after nothing was spent.", False),
+        (r"\frac{1}{2}", "0.5", "Heads come with probability 0.5. How likely are tails?", False),
+        (r"\frac{3}{4}", "0.75", "Write 10.75 minus 10 as a common fraction.", False),
     ],
 )
 def test_the_expression_of_the_question_is_not_an_answer(

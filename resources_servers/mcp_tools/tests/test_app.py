@@ -178,6 +178,11 @@ def test_an_address_is_a_command_or_a_url(address: dict[str, Any]) -> None:
         ("The answer is 37.5", "37", False),
         ("0.37", "37", False),
         ("", "37", False),
+        ("30 + 7 = 37", "37", True),
+        ("The answer is 30 + 37", "37", False),
+        (r"30 \times 37", "37", False),
+        ("30 37", "37", False),
+        ("37 million", "37", False),
     ],
 )
 def test_the_expected_answer_has_to_stand_alone(text: str, expected: str, is_right: bool) -> None:

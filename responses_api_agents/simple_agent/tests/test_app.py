@@ -275,12 +275,13 @@ def test_what_the_model_may_write_is_limited_over_all_its_answers() -> None:
     assert "max_output_tokens" not in unlimited.model_requests[0]
 
 
-def test_usage_is_summed_and_its_details_are_dropped_once_there_are_two() -> None:
+def test_usage_is_summed_with_its_details() -> None:
     servers = Servers(response(call("a", "{}"), usage=usage(10)), response(message("x"), usage=usage(20)))
     total = ask(servers).json()["usage"]
     assert (total["input_tokens"], total["output_tokens"], total["total_tokens"]) == (30, 2, 32)
-    assert total["input_tokens_details"]["cached_tokens"] == 0
-    assert total["output_tokens_details"]["reasoning_tokens"] == 0
+    assert total["input_tokens_details"]["cached_tokens"] == 6
+    assert total["output_tokens_details"]["reasoning_tokens"] == 4
+    assert "spent" not in total
 
 
 def test_what_the_endpoint_had_in_its_cache_is_summed_over_all_turns() -> None:

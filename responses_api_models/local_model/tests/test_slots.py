@@ -59,6 +59,19 @@ async def test_a_prompt_that_nobody_knows_goes_to_the_idlest_engine() -> None:
     assert (await slots.take(PROMPT)).engine is second
 
 
+async def test_an_unknown_prompt_replaces_the_conversation_that_was_not_used_for_the_longest_time() -> None:
+    slots = Slots([engine(3)])
+    long_ago, lately = [1] * 1000, [2] * 40
+    for prompt in (long_ago, lately):
+        slots.give_back(await slots.take(prompt), prompt, returns=False)
+    for number in range(3, 6):  # the third slot is new; from then on, each replaces the oldest
+        slot = await slots.take([number] * 500)
+        slots.give_back(slot, [number] * 500, returns=False)
+        active = await slots.take([*lately, 7])
+        assert active.knows(lately) == len(lately)
+        slots.give_back(active, lately, returns=False)
+
+
 async def test_a_free_slot_goes_to_the_one_it_knows_best() -> None:
     slots = Slots([engine()])
     only = await slots.take(PROMPT)

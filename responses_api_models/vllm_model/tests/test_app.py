@@ -152,6 +152,24 @@ async def test_without_a_reasoning_parser_thoughts_stay_inside_the_text() -> Non
         assert item["content"][0]["text"] == "<think>hm</think>yes"
 
 
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        ("<think>hm, this goes", ["hm, this goes"]),
+        ("<think>hm</think>\n<think>well", ["hm", "well"]),
+        ("Write <think> first.", ["Write <think> first."]),
+    ],
+)
+async def test_reasoning_that_was_cut_off_is_not_the_answer(content: str, texts: list[str]) -> None:
+    async with serving(reply(completion(content=content, choice={"finish_reason": "length"}))) as endpoint:
+        got = (await post(model(endpoint.url), {"input": "hi"})).json()
+
+        [item] = got["output"]
+        assert [part["text"] for part in item.get("summary") or item["content"]] == texts
+        assert item["type"] == ("message" if "Write" in content else "reasoning")
+        assert got["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
 async def test_options_that_chat_completions_does_not_know_reach_the_endpoint() -> None:
     chat = {"messages": [{"role": "user", "content": "hi"}], "top_k": 5, "chat_template_kwargs": {"a": 1}}
     async with serving(reply(completion())) as endpoint:
@@ -547,6 +565,33 @@ async def test_input_tokens_are_counted_by_the_endpoint_that_can() -> None:
         assert counted.json() == {"object": "response.input_tokens", "input_tokens": 7}
         assert unknown.status_code == 501
         assert set(endpoint.bodies[0]) == {"messages", "model"}
+
+
+async def test_input_tokens_are_counted_with_what_the_template_makes_of_the_effort() -> None:
+    routes = {"/tokenize": reply({"count": 7, "tokens": []})}
+    effort = {"reasoning_effort": "low", "enable_thinking": True}
+    asked = {"model": "any", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    async with serving(routes=routes) as endpoint:
+        server = model(endpoint.url, chat_template_kwargs={"style": "brief"})
+        await post(server, {"input": "hi", "reasoning": {"effort": "low"}}, "/v1/responses/input_tokens")
+        await post(server, asked | {"output_config": {"effort": "low"}}, "/v1/messages/count_tokens")
+
+        assert [body["chat_template_kwargs"] for body in endpoint.bodies] == [effort | {"style": "brief"}] * 2
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_strict_tools_are_sent_as_configured_and_said_to_be_left_out(
+    keeps: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+    async with serving(reply(completion())) as endpoint:
+        server = model(endpoint.url, strict_tools=keeps)
+        for _ in range(2):
+            await post(server, {"input": "hi", "tools": [tool]})
+
+        sent = [body["tools"][0]["function"].get("strict") for body in endpoint.bodies]
+        notes = [record for record in caplog.records if "strict_tools: true" in record.getMessage()]
+        assert (sent, len(notes)) == (([True] * 2, 0) if keeps else ([None] * 2, 1))
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ from nemo_gym.rollouts.store.history import (
     parse_max_attempts,
     read_completed,
     read_failures,
+    read_saved,
 )
+from nemo_gym.rollouts.store.output import RunFiles
 from nemo_gym.schemas.rows import RolloutKey
 
 ONE = {"_ng_task_index": 0, "_ng_rollout_index": 0}
@@ -42,6 +44,20 @@ def test_what_is_no_rollout_is_pointed_out(tmp_path: Path) -> None:
     ]
     assert [span.line for span in strays] == [2, 3, 4, 5, 6]
     assert history.done == {0}
+
+
+def test_a_saved_run_has_what_is_owed_and_what_is_done(tmp_path: Path) -> None:
+    files = RunFiles.of(tmp_path / "r.jsonl")
+    files.plan.write_bytes(b"".join(line(task, rollout, question="q") for task in range(2) for rollout in range(3)))
+    files.rollouts.write_bytes(line(0, 1, reward=1.0) + line(9, reward=1.0) + line(1, 0, reward=0.5))
+    saved = read_saved(files, AttemptPolicy(max_attempts=2))
+    assert [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in saved.owed] == [(0, 0), (0, 2), (1, 1), (1, 2)]
+    assert [row["question"] for row in saved.rows] == ["q", "q"]
+    assert [result["reward"] for result in saved.results] == [1.0, 0.5]
+    assert saved.texts[0] == line(0, 1, reward=1.0).strip()
+    files.failures.write_bytes(line(0, 2, _ng_failure_class="timeout") * 2 + line(1, 1, _ng_failure_class="timeout"))
+    saved = read_saved(files, AttemptPolicy(max_attempts=2))
+    assert [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in saved.owed] == [(0, 0), (1, 1), (1, 2)]
 
 
 def test_failed_attempts_are_counted(tmp_path: Path) -> None:
@@ -79,7 +95,9 @@ def test_a_reopened_class_gets_a_fresh_set_of_attempts() -> None:
     assert policy.attempts(PastFailures(3, kind="connection")) is None
 
 
-@pytest.mark.parametrize(("text", "number"), [("", 3), ("5", 5), (" +1_0 ", 10), ("0", 3), ("-2", 3), ("many", 3)])
+@pytest.mark.parametrize(
+    ("text", "number"), [("", 3), ("5", 5), (" +1_0 ", 10), ("0", 3), ("1", 1), ("-2", 3), ("many", 3)]
+)
 def test_the_number_of_attempts(text: str, number: int) -> None:
     assert parse_max_attempts(text, 3) == number
 

@@ -1,4 +1,4 @@
-"""A Gym with one openai_model, and a small conversation with a tool that its endpoint knows."""
+"""A Gym with one model server, and a small conversation with a tool that its endpoint knows."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,12 +15,12 @@ KEY = "sk-very-secret"
 
 
 @asynccontextmanager
-async def hosted(upstream: Endpoint, **settings: Any) -> AsyncIterator[tuple[GymClient, str]]:
-    """The Gym's client, and the server's address for everybody else."""
+async def hosted(upstream: Endpoint, kind: str = "openai", **settings: Any) -> AsyncIterator[tuple[GymClient, str]]:
+    """The client of a Gym with an openai_model or an anthropic_model, and the server's address for everybody else."""
     port = free_port()
     server = {"entrypoint": "app.py", "host": "127.0.0.1", "port": port, "max_retries": 0}
-    address = {"openai_base_url": upstream.url, "openai_api_key": KEY, "openai_model": "real-name"}
-    model = {"responses_api_models": {"openai_model": {**server, **address, **settings}}}
+    address = {f"{kind}_base_url": upstream.url, f"{kind}_api_key": KEY, f"{kind}_model": "real-name"}
+    model = {"responses_api_models": {f"{kind}_model": {**server, **address, **settings}}}
     head = {"host": "127.0.0.1", "port": free_port()}
     async with host_gym(OmegaConf.create({"head_server": head, "policy_model": model})) as gym:
         yield gym.client, f"http://127.0.0.1:{port}"

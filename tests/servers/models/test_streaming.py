@@ -11,7 +11,7 @@ import pytest
 
 from nemo_gym.conversion.chat_streams import completion_of_stream, completion_stream
 from nemo_gym.conversion.response_streams import response_of_stream, response_stream
-from nemo_gym.conversion.stream_events import assembled
+from nemo_gym.conversion.stream_events import assembled, encode_event
 from responses_api_models.openai_model.tests.scripted_endpoint import (
     CUT,
     Endpoint,
@@ -276,6 +276,41 @@ async def test_events_are_passed_on_while_the_endpoint_still_generates() -> None
         assert (await anext(events)).type == "response.created"
         go_on.set()
         assert [event.type async for event in events][-1] == "response.completed"
+
+
+@pytest.mark.parametrize("told", [{}, {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}])
+async def test_a_stream_that_was_cut_off_ends_as_incomplete_whatever_the_endpoint_says(told: dict[str, Any]) -> None:
+    body = response_stream(RESPONSE | {"output": [THOUGHT, SAID], **told}).replace(
+        b"response.incomplete", b"response.completed"
+    )
+    async with (
+        serving(events_of(body)) as endpoint,
+        hosted(endpoint) as (_, url),
+        openai_client(url) as client,
+    ):
+        sent = await client.responses.create(model="any", input="hi", stream=True, max_output_tokens=4)
+        last = [event async for event in sent][-1]
+
+        assert last.type == "response.incomplete"
+        assert last.response.status == "incomplete"
+
+
+async def test_messages_of_an_endpoint_of_the_same_protocol_are_passed_on_one_by_one() -> None:
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "real-name", "content": []}
+    begun = {"type": "message_start", "message": message | {"stop_reason": None, "usage": {"input_tokens": 3}}}
+    ends = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}
+    asked: Any = {"model": "any", "max_tokens": 9, "messages": QUESTION}
+    async with (
+        hesitating(encode_event(begun), encode_event(ends) + encode_event({"type": "message_stop"})) as upstream,
+        hosted(upstream[0], "anthropic") as (_, url),
+        anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client,
+    ):
+        sent = await client.messages.create(**asked, stream=True)
+        events = aiter(sent)
+        assert (await anext(events)).type == "message_start"
+        upstream[1].set()
+        assert [event.type async for event in events] == ["message_delta", "message_stop"]
+        assert "set-cookie" in sent.response.headers
 
 
 async def test_a_client_that_goes_away_lets_go_of_the_endpoint() -> None:

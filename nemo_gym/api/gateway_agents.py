@@ -15,6 +15,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from fastapi import Request, Response
+from pydantic import Field
 
 from nemo_gym.base_responses_api_agent import (
     BaseResponsesAPIAgentConfig,
@@ -97,6 +98,7 @@ class GatewayAgentConfig(BaseResponsesAPIAgentConfig):
     resources_server: ResourcesServerRef
     model_server: ModelServerRef
     model: str | None = None  # by default what the model server says
+    patience_s: float = Field(default=600.0, ge=0)  # how long calls are held while the endpoint is down
 
 
 class GatewayAgent(SimpleResponsesAPIAgent):
@@ -118,7 +120,9 @@ class GatewayAgent(SimpleResponsesAPIAgent):
         seeded = await self.post_resources("/seed_session", row, request.cookies)
         await raise_for_status(seeded)
         task = GatewayTask(row, seeded.cookies, _object(await seeded.read()))
-        attempt = await open_attempt(self.server_client, self.config.model_server.name)
+        attempt = await open_attempt(
+            self.server_client, self.config.model_server.name, patience_s=self.config.patience_s
+        )
         try:
             work = await self.work(task, attempt)
         finally:

@@ -65,12 +65,15 @@ class SessionAgent(GatewayAgent):
         with AttemptFolders().open() as folder:
             folder.write(task.workspace_files)
             done, started = Work(facts={"name": type(self).__name__}), time.monotonic()
+            session = self.session(task, attempt, folder.workspace)
             try:
-                answer = await self.solve(task_of(task.row), self.session(task, attempt, folder.workspace))
+                answer = await self.solve(task_of(task.row), session)
                 done.answer = answer if isinstance(answer, str) else None
             except Exception as error:  # the boundary to the user's function
                 logger.debug("%s failed", type(self).__name__, exc_info=error)
                 done.facts[_ERROR] = "".join(traceback.format_exception(error))[-TAIL_CHARS:]
+            finally:
+                await session.close()
             done.facts["seconds"] = round(time.monotonic() - started, 3)
             changes = folder.changes()
             if task.workspace_files or changes.diff:

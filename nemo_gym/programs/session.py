@@ -54,16 +54,26 @@ class AttemptSession:
     workspace: Path
     deadline: float | None = None  # seconds since 1970
     mcp_url: str | None = None  # the tools once more, for frameworks with a client of their own
+    _clients: list[Any] = field(default_factory=list, repr=False)
 
     def openai(self, **options: Any) -> Any:
         """An ``openai.AsyncOpenAI`` for this attempt."""
         client = _imported("openai").AsyncOpenAI
-        return client(base_url=self.base_url, api_key=self.api_key, **{"max_retries": 0, **options})
+        return self._own(client(base_url=self.base_url, api_key=self.api_key, **{"max_retries": 0, **options}))
 
     def anthropic(self, **options: Any) -> Any:
         """An ``anthropic.AsyncAnthropic`` for this attempt."""
         client = _imported("anthropic").AsyncAnthropic
-        return client(base_url=self.root_url, api_key=self.api_key, **{"max_retries": 0, **options})
+        return self._own(client(base_url=self.root_url, api_key=self.api_key, **{"max_retries": 0, **options}))
+
+    def _own(self, client: Any) -> Any:
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        """Close the clients that were asked for."""
+        for client in self._clients:
+            await client.close()
 
 
 def _imported(package: str) -> Any:

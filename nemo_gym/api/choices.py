@@ -22,7 +22,13 @@ from nemo_gym.api.models import named_model
 from nemo_gym.api.session_functions import SessionFunction, session_agent, takes_session
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.config.addresses import server_names
-from nemo_gym.config.keys import POLICY_MODEL, RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
+from nemo_gym.config.keys import (
+    POLICY_MODEL,
+    PROGRAM_AGENT,
+    RESOURCES_SERVERS,
+    RESPONSES_API_AGENTS,
+    RESPONSES_API_MODELS,
+)
 from nemo_gym.config.locate import find_readable
 from nemo_gym.config.short_names import find_environment
 from nemo_gym.errors import ConfigError, did_you_mean
@@ -125,20 +131,19 @@ def function_choice(agent: AgentFunction | SessionFunction, config: DictConfig) 
     return Choice(values={name: _agent_block("function", {}, config)}, classes={name: server})
 
 
-def names_program(agent: Any, config: DictConfig) -> TypeGuard[str]:
-    """Whether this is a ready-made program, a YAML file with one, or ``FILE.py:FUNCTION``, and no agent of its own."""
-    if not isinstance(agent, str) or agent in server_names(config, RESPONSES_API_AGENTS):
-        return False
-    return agent in ready_made_programs() or agent.endswith(CONFIGURATIONS) or is_function_place(agent)
-
-
-def program_choice(agent: str, config: DictConfig) -> tuple[Choice, str]:
-    """The configuration of a program as agent, in place of the environment's own agent, and the agent's name."""
+def program_name(agent: Any) -> str | None:
+    """What an agent is called that is a ready-made program, a YAML file with one, or ``FILE.py:FUNCTION``."""
+    if not isinstance(agent, str):
+        return None
     if is_function_place(agent):
-        name, settings = agent.rpartition(":")[2], {"function": agent}
-    else:
-        name, settings = Path(agent).stem, {"program": agent}
-    return Choice(values={name: _agent_block("program_agent", settings, config)}), name
+        return agent.rpartition(":")[2]
+    return Path(agent).stem if agent in ready_made_programs() or agent.endswith(CONFIGURATIONS) else None
+
+
+def program_choice(agent: str, name: str, config: DictConfig) -> Choice:
+    """The configuration of a program as agent, in place of the environment's own agent."""
+    settings = {"function" if is_function_place(agent) else "program": agent}
+    return Choice(values={name: _agent_block(PROGRAM_AGENT, settings, config)})
 
 
 def _agent_block(implementation: str, settings: Mapping[str, Any], config: DictConfig) -> dict[str, Any]:

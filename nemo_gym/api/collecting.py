@@ -28,16 +28,17 @@ from nemo_gym.api.choices import (
     choose_environment,
     choose_model,
     function_choice,
-    names_program,
     program_choice,
+    program_name,
     task_file,
 )
 from nemo_gym.api.environment_file import refuse_while_loading
 from nemo_gym.api.functions import ModelFunction
 from nemo_gym.api.gyms import collect_in_gym
 from nemo_gym.api.runs import Run
+from nemo_gym.config.addresses import server_names
 from nemo_gym.config.instances import read_instances
-from nemo_gym.config.keys import CONFIG_PATHS
+from nemo_gym.config.keys import CONFIG_PATHS, RESPONSES_API_AGENTS
 from nemo_gym.config.locate import find_env_file
 from nemo_gym.config.parse import parse_config
 from nemo_gym.errors import ConfigError, RolloutError, nearest
@@ -119,14 +120,17 @@ def prepare(
 
 def _with_agent(choice: Choice, agent: AgentSource | None) -> tuple[DictConfig, str]:
     """The configuration with the agent that was asked for, and the agent's name."""
-    config = compose(choice)
-    if callable(agent):
-        name = choice.add(function_choice(agent, config))
-    elif names_program(agent, config):
-        chosen, name = program_choice(agent, config)
-        choice.add(chosen)
-    else:
+    name = f"{agent.__name__}_agent" if callable(agent) else program_name(agent)
+    if name is None:
+        config = compose(choice)
         return config, choose_agent(agent, config)
+    # Settings of an agent that is not there yet can only be read afterwards.
+    own = {key: choice.values.pop(key) for key in [*choice.values] if key.startswith(f"{name}.")}
+    config = compose(choice)
+    if name not in server_names(config, RESPONSES_API_AGENTS):
+        added = function_choice(agent, config) if callable(agent) else program_choice(str(agent), name, config)
+        choice.add(added)
+    choice.values |= own
     config = compose(choice)
     return config, choose_agent(name, config)
 

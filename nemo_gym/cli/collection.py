@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 from omegaconf import DictConfig
 from pydantic import Field, create_model, field_validator
 
-from nemo_gym.api.choices import Choice, choose_agent, names_program, program_choice, task_file
+from nemo_gym.api.choices import Choice, choose_agent, program_choice, program_name, task_file
 from nemo_gym.api.evaluating import prepared_tasks
 from nemo_gym.api.gyms import SERVE, collect_in_gym, crashes_explained
 from nemo_gym.cli import console
@@ -92,7 +92,7 @@ def collect_rollouts(arguments: Arguments) -> int:
         return e2e_collect_rollouts(arguments)
     named = named_environments(arguments)
     chosen = named.only
-    config = _with_program(read_configuration(CollectRolloutsConfig, named.arguments), named.arguments)
+    config = _read_with_program(named.arguments)
     if chosen is not None and not config.get("input_jsonl_fpath"):
         config["input_jsonl_fpath"] = str(own_tasks(chosen, config))
         console.note(f"tasks: {config['input_jsonl_fpath']}")
@@ -107,13 +107,18 @@ def collect_rollouts(arguments: Arguments) -> int:
     return report(run_async(collect_until_stopped(config, parameters)))
 
 
-def _with_program(config: DictConfig, arguments: Arguments) -> DictConfig:
-    """The configuration with the program that is named as agent, if it is one and not a server."""
-    agent = config.get("agent_name")
-    if not names_program(agent, config):
-        return config
-    choice, name = program_choice(agent, config)
-    config = read_configuration(CollectRolloutsConfig, arguments.with_pairs(choice.values, without=()))
+def _read_with_program(arguments: Arguments) -> DictConfig:
+    """The configuration, with the program that is named as agent if it is one and not a server."""
+    agent = next((word.partition("=")[2] for word in arguments.overrides if word.startswith("+agent_name=")), None)
+    name = program_name(arguments.pairs.get("agent_name", agent))
+    if name is None:
+        return read_configuration(CollectRolloutsConfig, arguments)
+    # Settings of an agent that is not there yet can only be read afterwards.
+    own = [word for word in arguments.overrides if word.lstrip("+").startswith(f"{name}.")]
+    config = read_configuration(CollectRolloutsConfig, arguments.with_pairs({}, without=own))
+    if name not in server_names(config, RESPONSES_API_AGENTS):
+        choice = program_choice(str(config["agent_name"]), name, config)
+        config = read_configuration(CollectRolloutsConfig, arguments.with_pairs(choice.values, without=()))
     config["agent_name"] = name
     return config
 

@@ -50,7 +50,7 @@ class Program(BaseModel):
     grace_s: float = Field(default=DEFAULT_GRACE_S, ge=0)  # between the request to stop and the end
     memory_mb: int | None = Field(default=4096, gt=0)  # of all its processes together
     final_answer: str = "text"  # of the main chain; or stdout, file:PATH, json:POINTER into what stdout holds
-    where: Literal["host", "sandbox", "container"] = "host"
+    where: Literal["host", "sandbox"] = "host"
     verify_unfinished: bool = False  # score what is there when time or memory is over
 
     @model_validator(mode="before")

@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fastapi import FastAPI
 from pydantic import PrivateAttr
@@ -27,11 +27,14 @@ from nemo_gym.programs.attempt_folder import AttemptFolder, AttemptFolders, read
 from nemo_gym.programs.endings import AnswerError, Masking, Unscored, answer_in, judge, tail
 from nemo_gym.programs.installation import Installation
 from nemo_gym.programs.keeper import Ended, Start
-from nemo_gym.programs.memory import MemoryGate
+from nemo_gym.programs.memory import MemoryGate, MemoryPlace
 from nemo_gym.programs.program import Program
 from nemo_gym.programs.running import run_program
+from nemo_gym.programs.sandboxed import open_program_world
+from nemo_gym.sandbox import LazyRunner, SandboxSettings
 from nemo_gym.schemas.rows import FailureClass
 from nemo_gym.servers.attempts import OpenedAttempt
+from nemo_gym.servers.opening import open_for
 
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LARGEST_ANSWER: Final = 1 << 20
@@ -53,6 +56,15 @@ class ProgramWork(Work):
     unreadable: str = ""  # why its answer can't be read
 
 
+class Places(NamedTuple):
+    """Where a program finds the model, the tools and its folders: on this machine, or as seen from its sandbox."""
+
+    root_url: str
+    mcp_url: str
+    home: str
+    workspace: str
+
+
 class ProgramAgent(GatewayAgent):
     """An agent that starts a program for each attempt."""
 
@@ -60,6 +72,7 @@ class ProgramAgent(GatewayAgent):
     _gate: MemoryGate = PrivateAttr()
     _installed: Installation = PrivateAttr()
     _versions: dict[str, str] = PrivateAttr(default_factory=dict)
+    _runner: LazyRunner = PrivateAttr(default_factory=lambda: LazyRunner(SandboxSettings(isolation="namespaces")))
     _folders: AttemptFolders = PrivateAttr(default_factory=AttemptFolders)
 
     @classmethod
@@ -95,11 +108,8 @@ class ProgramAgent(GatewayAgent):
     async def work(self, task: GatewayTask, attempt: OpenedAttempt) -> ProgramWork:
         """Run the program in a folder of its own, when there is memory for it."""
         async with self._gate.place() as place, self._folders.attempt() as folder:
-            filled = self.config.filled(self._values(task, attempt, folder))
-            environment = self._environment(folder) | filled.environment
-            mask = Masking(environment, [attempt.api_key])
-            await asyncio.to_thread(folder.write, {**task.workspace_files, **filled.files})
-            ended = await run_program(self._start(filled.command, environment, folder), folder.scratch, place.note)
+            run = self._run_in_sandbox if self.config.where == "sandbox" else self._run_on_host
+            ended, mask = await run(task, attempt, folder, place)
             place.note(ended.peak_bytes)
             ended = replace(ended, stdout=mask(ended.stdout), stderr=mask(ended.stderr), error=mask(ended.error))
             changes = await asyncio.to_thread(folder.changes)
@@ -124,6 +134,41 @@ class ProgramAgent(GatewayAgent):
             return None
         return ending
 
+    async def _run_on_host(
+        self, task: GatewayTask, attempt: OpenedAttempt, folder: AttemptFolder, place: MemoryPlace
+    ) -> tuple[Ended, Masking]:
+        places = Places(attempt.root_url, self._mcp_url(task), str(folder.home), str(folder.workspace))
+        filled = self.config.filled(self._values(task, attempt, places))
+        environment = self._environment(places.home, str(folder.temporary)) | filled.environment
+        await asyncio.to_thread(folder.write, {**task.workspace_files, **filled.files})
+        ended = await run_program(self._start(filled.command, environment, folder), folder.scratch, place.note)
+        return ended, Masking(environment, [attempt.api_key])
+
+    async def _run_in_sandbox(
+        self, task: GatewayTask, attempt: OpenedAttempt, folder: AttemptFolder, place: MemoryPlace
+    ) -> tuple[Ended, Masking]:
+        del place  # what it uses is known when it has ended
+        config, runner, mcp_url = self.config, await self._runner.get(), self._mcp_url(task)
+        readable = [self._installed.folder] if self._installed.packages else []
+        async with open_for(attempt.root_url, *([mcp_url] if mcp_url else ())) as opening:
+            inside = await open_program_world(
+                runner, readable=readable, port=opening.port, memory_mb=config.memory_mb, timeout_s=config.timeout_s
+            )
+            try:
+                url = opening.address(mcp_url) if mcp_url else ""
+                places = Places(opening.address(attempt.root_url), url, inside.home, inside.workspace)
+                filled = config.filled(self._values(task, attempt, places))
+                environment = self._environment(places.home, inside.temporary) | filled.environment
+                await asyncio.to_thread(folder.write, {**task.workspace_files, **filled.files})
+                ended = await inside.run(filled.command, environment, folder, config.timeout_s)
+            finally:
+                await inside.world.stop()
+        return ended, Masking(environment, [attempt.api_key])
+
+    def _mcp_url(self, task: GatewayTask) -> str:
+        path = task.mcp_path()
+        return "" if path is None else self.address_of(self.config.resources_server.name) + path
+
     def _start(self, command: list[str], environment: dict[str, str], folder: AttemptFolder) -> Start:
         return Start(
             command=command,
@@ -135,27 +180,26 @@ class ProgramAgent(GatewayAgent):
             attempt_folder=str(folder.root),
         )
 
-    def _values(self, task: GatewayTask, attempt: OpenedAttempt, folder: AttemptFolder) -> dict[str, str]:
+    def _values(self, task: GatewayTask, attempt: OpenedAttempt, places: Places) -> dict[str, str]:
         """What the templates are filled with."""
-        path = task.mcp_path()
         return {
-            "base_url": attempt.base_url,
-            "root_url": attempt.root_url,
+            "base_url": f"{places.root_url}/v1",
+            "root_url": places.root_url,
             "api_key": attempt.api_key,
             "model": self.model_name,
             "prompt": task.prompt,
-            "mcp_url": "" if path is None else self.address_of(self.config.resources_server.name) + path,
+            "mcp_url": places.mcp_url,
             "deadline": f"{time.time() + self.config.timeout_s:.0f}",
-            "home": str(folder.home),
-            "workspace": str(folder.workspace),
+            "home": places.home,
+            "workspace": places.workspace,
         }
 
-    def _environment(self, folder: AttemptFolder) -> dict[str, str]:
+    def _environment(self, home: str, temporary: str) -> dict[str, str]:
         """The environment of the program, which has nothing of ours: it may hold keys."""
         return {
             "PATH": self._search_path,
-            "HOME": str(folder.home),
-            "TMPDIR": str(folder.temporary),
+            "HOME": home,
+            "TMPDIR": temporary,
             "USER": "agent",
             "LOGNAME": "agent",
             "SHELL": "/bin/sh",

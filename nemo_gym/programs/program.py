@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from nemo_gym.config.locate import find_readable
 from nemo_gym.errors import ConfigError, did_you_mean
 
 READY_MADE: Final = Path(__file__).parent / "ready_made"
@@ -129,8 +130,8 @@ def ready_made_programs() -> list[str]:
 
 def ready_made(name: str) -> dict[str, Any]:
     """The settings of a ready-made program, or those in a file of the user's own."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else READY_MADE / f"{name}.yaml"
-    if not path.is_file():
+    path = find_readable(name) if name.endswith((".yaml", ".yml")) else READY_MADE / f"{name}.yaml"
+    if path is None or not path.is_file():
         known = did_you_mean(name, ready_made_programs(), available="Programs")
         raise ConfigError(f"there is no program {name!r}", hint=f"{known} Or set command: and what it needs yourself.")
     return dict(_settings_in(path))

@@ -21,7 +21,7 @@ _OF_ONE_CONNECTION: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class AttemptOpening:
     """Where a program reaches what it may reach."""
 
     host: str
@@ -33,7 +33,7 @@ class Opening:
 
 
 @asynccontextmanager
-async def open_for(*addresses: str) -> AsyncIterator[Opening]:
+async def open_for(*addresses: str) -> AsyncIterator[AttemptOpening]:
     """An opening to these addresses and whatever is below them."""
     from aiohttp import web  # noqa: PLC0415 - only for programs in sandboxes
 
@@ -69,7 +69,7 @@ async def open_for(*addresses: str) -> AsyncIterator[Opening]:
     await runner.setup()
     try:
         await web.TCPSite(runner, LOOPBACK, 0).start()
-        yield Opening(LOOPBACK, int(runner.addresses[0][1]))
+        yield AttemptOpening(LOOPBACK, int(runner.addresses[0][1]))
     finally:
         await runner.cleanup()
 

@@ -103,7 +103,9 @@ class ProgramAgent(GatewayAgent):
 
     @property
     def _search_path(self) -> str:
-        return ":".join([*self._installed.search_path, str(Path(sys.executable).parent), SYSTEM_PATH])
+        # In a sandbox, the folder of a virtual environment is not there, but the interpreter itself is.
+        interpreters = (Path(sys.executable).parent, Path(sys.executable).resolve().parent)
+        return ":".join([*self._installed.search_path, *map(str, dict.fromkeys(interpreters)), SYSTEM_PATH])
 
     async def work(self, task: GatewayTask, attempt: OpenedAttempt) -> ProgramWork:
         """Run the program in a folder of its own, when there is memory for it."""

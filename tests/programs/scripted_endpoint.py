@@ -31,7 +31,7 @@ USAGE: Final = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 SUBMIT: Final = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 Message = dict[str, Any]
-Fault = Callable[[], web.StreamResponse | None]
+Fault = Callable[[], web.StreamResponse] | None
 
 
 def arguments_for(name: str, schema: Mapping[str, Any], command: str = COMMAND) -> dict[str, Any]:
@@ -124,7 +124,8 @@ class ScriptedEndpoint:
         self.requests.append((kind, body))
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
-        return self.faults.pop(0)() if self.faults else None
+        fault = self.faults.pop(0) if self.faults else None
+        return fault() if fault is not None else None
 
     async def models(self, request: web.Request) -> web.Response:
         del request

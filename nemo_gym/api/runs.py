@@ -25,6 +25,8 @@ from nemo_gym.exporting.export_report import ExportReport
 from nemo_gym.exporting.pipeline import export_rollouts
 from nemo_gym.exporting.recipe import Recipe
 from nemo_gym.exporting.sft import UnfitError
+from nemo_gym.filters import parse_filter
+from nemo_gym.filters.marks import NO_MARK, Mark, mark_of, read_marks
 from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics import compare as comparing
 from nemo_gym.metrics.aggregate import mean_metrics
@@ -98,8 +100,9 @@ class PlannedTasks:
 class Rollout:
     """One completed rollout."""
 
-    def __init__(self, record: Record, planned: PlannedTasks) -> None:
+    def __init__(self, record: Record, planned: PlannedTasks, mark: Mark = NO_MARK) -> None:
         self.record = record
+        self.mark = mark  # what a person has said about it in the viewer: label, note, by, at
         self._planned = planned
 
     @property
@@ -210,8 +213,13 @@ class Run:
         self._viewer: ViewerPage | None = None
 
     def __iter__(self) -> Iterator[Rollout]:
-        planned = PlannedTasks(self.files.plan)
-        return (Rollout(line.record, planned) for line in read_records(self.path))
+        planned, marks = PlannedTasks(self.files.plan), read_marks(self.path)
+        return (Rollout(line.record, planned, mark_of(marks, line.record)) for line in read_records(self.path))
+
+    def select(self, condition: str) -> Iterator[Rollout]:
+        """The rollouts that match a filter as in the viewer: ``run.select('label == "good" and reward < 1')``."""
+        wanted = parse_filter(condition)
+        return (each for each in self if wanted.matches(each.record, file=str(self.path), **each.mark.columns))
 
     def __len__(self) -> int:
         return len(self.table)

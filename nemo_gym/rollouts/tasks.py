@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.compressed import DAMAGED, open_compressed
 from nemo_gym.io.files import run_stem
-from nemo_gym.io.json import decode, refuse_not_finite
+from nemo_gym.io.json import decode_finite
 from nemo_gym.schemas.record import Record
 from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
 
@@ -124,8 +124,7 @@ def _check_form(first: bytes, path: Path) -> None:
 
 def _fields(text: bytes, path: Path, line_number: int) -> dict[str, Any]:
     try:
-        fields = decode(text)
-        refuse_not_finite(text)
+        fields = decode_finite(text)
     except ValueError as error:
         raise _malformed(path, line_number, _reason(error) if text.strip() else "the line is empty") from None
     if not isinstance(fields, dict):

@@ -265,6 +265,17 @@ def test_the_rule_of_the_tutorial_takes_tasks_with_two_rollouts_only(export):
     rollouts = [export.make(task, n, float(n)) for task, count in counts.items() for n in range(count)]
     rows = export(rollouts, format="dpo", preset="nemo")
     assert [row["quality_difference"] for row in rows] == [1.0]
+    (row,) = export([export.make(0, 0, 0.25), export.make(0, 1, 0.75)], format="dpo", preset="nemo")
+    assert row["quality_difference"] == 0.5
+
+
+@pytest.mark.parametrize("form", ["dpo", "kto"])
+def test_preferences_name_their_tools_and_their_task_if_asked_to(export, form):
+    rollouts = [export.make(4, 0, 0.0), export.make(4, 1, 1.0)]
+    plain, labelled = export(rollouts, format=form), export(rollouts, format=form, metadata=True)
+    assert all(row["tools"] for row in plain)
+    assert all("task" not in row for row in plain)
+    assert {row["task"] for row in labelled} == {4}
 
 
 def test_equal_rewards_are_no_preference(export):

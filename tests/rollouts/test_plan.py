@@ -214,3 +214,27 @@ def test_overrides_refer_to_their_siblings() -> None:
     assert resolve_overrides({"temperature": 0.5, "top_p": "${temperature}"}) == {"temperature": 0.5, "top_p": 0.5}
     with pytest.raises(ConfigError, match="responses_create_params can't be resolved"):
         resolve_overrides({"top_p": "${nothing}"})
+
+
+def test_skills_are_noted_in_every_row_and_only_if_there_are_some() -> None:
+    ref = {"hash": "abc", "path": "skills"}
+    assert [row["skills_ref"] for row in plan_rollouts(tasks(task()), PlanSpec(agent="a", skills_ref=ref))] == [ref]
+    assert all("skills_ref" not in row for row in plan_rollouts(tasks(task()), PlanSpec(agent="a")))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"overrides": {"top_p": 1}},
+        {"prompt": PromptConfig(user="{question}")},
+        {"skills_ref": {"hash": "abc"}},
+        {"seeded": True},
+    ],
+)
+def test_a_whole_task_of_an_environment_server_is_not_changed(spec: dict[str, Any]) -> None:
+    routing = Routing(tasksets={"sums": "server"}, agents={"server": "agent"})
+    episode = {"task_id": {"taskset": "sums", "task_id": "1"}, "task_input": {"x": 1}}
+    (row,) = plan_rollouts(tasks(episode), PlanSpec(routing=routing))
+    assert row["agent_ref"] == {"name": "agent"}
+    with pytest.raises(ConfigError):
+        list(plan_rollouts(tasks(episode), PlanSpec(routing=routing, **spec)))

@@ -292,6 +292,8 @@ def test_lengths_of_exactly_the_ratio_are_similar(export):
         export([of(0, 1.0, 10), of(1, 0.0, 21)], format="dpo", max_length_ratio=2)
     # Nothing written counts as one token.
     assert len(export([of(0, 1.0, 0), of(1, 0.0, 2)], format="dpo", max_length_ratio=2)) == 1
+    with pytest.raises(ConfigError, match="no rollout is left"):
+        export([of(0, 1.0, 0), of(1, 0.0, 3)], format="dpo", max_length_ratio=2)
 
 
 def test_the_threshold_itself_is_a_thumb_up(export):

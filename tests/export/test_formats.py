@@ -98,6 +98,11 @@ def test_a_history_that_was_rewritten_is_dropped_or_becomes_several_sequences(ex
     assert len(export(rollouts, format="rl", continuity=False)) == 1
 
 
+def test_token_rows_name_their_task_if_asked_to(export):
+    (plain,), (labelled,) = (export([export.make(4)], format="sft_tokens", metadata=asked) for asked in (False, True))
+    assert ("task" in plain, labelled["task"]) == (False, 4)
+
+
 def test_token_formats_refuse_rollouts_without_token_ids(export):
     bare = export.make()
     for item in bare["response"]["output"]:

@@ -49,7 +49,7 @@ train: $(TRAIN) ## train a real small model on its own rollouts and see the rewa
 test: $(DEV) ## run the tests
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
-clients: $(DEV) ## run model servers with the clients of LangChain, pydantic-ai and openai-agents
+clients: $(DEV) ## run model servers with the clients of Google, LangChain, pydantic-ai and openai-agents
 	$(PIP) -e '.[clients]'
 	$(BIN)/python -m pytest -q tests/servers/models/test_clients.py
 

@@ -111,12 +111,7 @@ def prepare(
     config = compose(choice)
     name = choose_agent(agent or (None if folders is None else DEFAULT_AGENT), config)
     owned = Path(mkdtemp(prefix="rollouts-")) if output is None else None
-    folder = owned or user_cache(os.environ) / "tasks"
-    limit, own = parameters.get("limit"), choice.environment
-    if folders is not None:
-        source = task_folder_rows(folders, config, folder=folder, limit=limit)
-    else:
-        source = task_file(tasks, environment=own, config=config, agent=name, folder=folder, limit=limit)
+    source = _task_file(tasks, folders, choice, config, name, limit=parameters.get("limit"), owned=owned)
     parameters |= {
         "agent_name": name,
         "input_jsonl_fpath": str(source),
@@ -128,6 +123,22 @@ def prepare(
     checked = checked_options(RolloutCollectionConfig, parameters)
     elsewhere = checked.executor != "local" or checked.workers not in (None, 1)
     return Prepared(config, checked, classes_here(choice.classes, config, elsewhere=elsewhere), owned)
+
+
+def _task_file(
+    tasks: TaskSource | None,
+    folders: str | Path | None,
+    choice: Choice,
+    config: DictConfig,
+    agent: str,
+    *,
+    limit: int | None,
+    owned: Path | None,
+) -> Path:
+    folder = owned or user_cache(os.environ) / "tasks"
+    if folders is not None:
+        return task_folder_rows(folders, config, folder=folder, limit=limit)
+    return task_file(tasks, environment=choice.environment, config=config, agent=agent, folder=folder, limit=limit)
 
 
 def _named(environment: EnvironmentSource | None) -> EnvironmentSource:

@@ -17,18 +17,19 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from secrets import token_hex
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import orjson
 
-from nemo_gym.capture.lineage import RootReason, Sequenced, find_parent, shared_text
+from nemo_gym.capture.lineage import RootReason, Sequenced, find_parent, prompt_text, shared_text
 from nemo_gym.schemas.call_tokens import LOG_PROBS, TRAINABLE
 
 MOST_ATTEMPTS: Final = 65_536
 MOST_BYTES: Final = 1 << 30  # in memory, of all attempts
 ID, PARENT, REASON, INPUT, OUTPUT, KEPT_OF = "id", "parent", "reason", "input", "output", "kept_of"
-NOTES, SAID = "notes", "said"  # the second: the outline of a prompt without tokens
+NOTES, SAID = "notes", "said"  # the second: what the outline of a prompt without tokens amounts to
 
 CallFields = dict[str, Any]
 
@@ -164,7 +165,7 @@ class CapturedCall(Sequenced):
             ID: self.id,
             PARENT: self.parent.id if isinstance(self.parent, CapturedCall) else None,
             REASON: self.reason,
-            **(tokens if self.has_tokens else {SAID: texts.added.decode("ascii")}),
+            **(tokens if self.has_tokens else {SAID: blake2b(prompt_text(self), digest_size=8).hexdigest()}),
             **({NOTES: self.notes} if self.notes else {}),
             "started": round(self.started, 3),
             "seconds": round(self.seconds, 3),

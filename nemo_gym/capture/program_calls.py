@@ -102,7 +102,7 @@ def keep_answer(
 ) -> None:
     """Keep what a call was answered; ``kept`` is the call if its tokens are kept already."""
     prompt, completion = outline(asked), outline(answered.items)
-    last = next(iter(calls_of_thread(each.hint, earlier)), None)
+    last = next(iter(likely_parents(each.hint, earlier)), None) if each.hint.thread is not None else None
     if kept is None:
         kept = attempt.add(SampledTokens(prompt.text, completion.text, b"", {}), has_tokens=False)
         kept.started = each.started
@@ -130,11 +130,10 @@ def _begun(call: CapturedCall, prompt: Outline) -> int | None:
     return prompt.items_after(call.parent.outlined) if call.parent.outlined else None
 
 
-def calls_of_thread(hint: ThreadHint, earlier: Sequence[ProgramCall]) -> list[CapturedCall]:
-    """The calls of a thread, the last one first; none if a program does not name its threads."""
-    if hint.thread is None:
-        return []
-    return [each.call for each in reversed(earlier) if each.call is not None and each.hint.thread == hint.thread]
+def likely_parents(hint: ThreadHint, earlier: Sequence[ProgramCall]) -> list[CapturedCall]:
+    """The calls of a thread, the last one first; all calls if a program does not name its threads."""
+    answered = [each for each in reversed(earlier) if each.call is not None]
+    return [each.call for each in answered if each.call is not None and each.hint.thread == hint.thread]
 
 
 def _disagreement(hint: ThreadHint, kept: CapturedCall, last: CapturedCall | None) -> str:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Scope, Send
 
 from nemo_gym.capture.calls import AnsweredRequest, CapturedCall, answered_request
 from nemo_gym.capture.gateway import GatewayAttempt
-from nemo_gym.capture.program_calls import ProgramCall, calls_of_thread, keep_answer, thread_hint
+from nemo_gym.capture.program_calls import ProgramCall, keep_answer, likely_parents, thread_hint
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.conversion.programs.dialects import (
     Answered,
@@ -84,7 +84,7 @@ async def send_reply(reply: FinishedReply, send: Send) -> None:
 
 
 @dataclass(slots=True)
-class Exchange:
+class ProgramExchange:
     """One call of a program."""
 
     attempt: GatewayAttempt
@@ -125,7 +125,7 @@ class Exchange:
         streams = self.route.streams or given.get("stream") is True
         if streams and self.route.dialect is not Dialect.GEMINI:  # whose clients expect nothing but completions
             self._signs = asyncio.create_task(self._show_life(send))
-        answered = AnsweredRequest(calls_of_thread(each.hint, self.attempt.calls))
+        answered = AnsweredRequest(likely_parents(each.hint, self.attempt.calls))
         answered_request.set(answered)
         reply = await self._ask_until_up(orjson.dumps(adapted.body), each)
         each.ended, each.status = time.time(), reply.status

@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match
 
 from nemo_gym.audit.players import Item, Player, Row, ScriptedCall, message
+from nemo_gym.audit.stalls import STALLED
 from nemo_gym.config.instances import ServerInstance, find_references, read_instances
 from nemo_gym.config.keys import RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
 from nemo_gym.errors import ConfigError
@@ -124,6 +125,11 @@ class PlayedRollout:
     def crash(self) -> str | None:
         """The reason for a failure that the environment did not expect."""
         return self.failure if self.failure_class is None else None
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it was interrupted because it did not end."""
+        return STALLED in (self.crash or "")
 
 
 @dataclass
@@ -247,7 +253,7 @@ def _text(item: Any) -> str:
     return str(item.get("content", item.get("arguments", ""))) if isinstance(item, dict) else str(item)
 
 
-def asked_text(request: Mapping[str, Any]) -> str:
+def request_text(request: Mapping[str, Any]) -> str:
     """The last thing that a bystander was told."""
     given = request.get("input")
     items = given if isinstance(given, list) else [given]
@@ -256,7 +262,7 @@ def asked_text(request: Mapping[str, Any]) -> str:
 
 def any_label(request: Mapping[str, Any]) -> str:
     """One of the labels that a judge's prompt mentions, always the same for the same prompt."""
-    text = asked_text(request)
+    text = request_text(request)
     labels = sorted(set(LABEL.findall(text)))
     return random.Random(text).choice(labels) if labels else "Yes."  # noqa: S311 - a game, not a secret
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -199,3 +199,22 @@ def test_moved_marks_and_other_spellings_say_the_same() -> None:
     marked = [{"type": "input_text", "text": "Hi ", "cache_control": {"type": "ephemeral"}}]
     assert asked("Hi", '{"a":1,"b":2}') == asked(marked, '{"b": 2, "a": 1}')
     assert asked("Hi", "{}") != asked("Hello", "{}")
+
+
+async def test_a_request_may_come_in_chunks_but_not_without_end() -> None:
+    async def body(parts: int) -> AsyncIterator[bytes]:
+        yield b'{"model": "m", "messages": [{"role": "user", "content": "'
+        for _ in range(parts):
+            yield b"x" * (1 << 18)
+        yield b'"}]}'
+
+    async with gym_with("One.") as (_, gym), aiohttp.ClientSession() as session:
+        mark_rollout(0, 0, 1)
+        attempt = await open_attempt(gym.client, "policy_model")
+        address, headers = f"{attempt.base_url}/chat/completions", {"x-api-key": attempt.api_key}
+        async with session.post(address, data=body(1), headers=headers) as reply:
+            assert reply.status == 200, await reply.text()
+        with suppress(aiohttp.ClientError):  # it may be cut off while it is still being sent
+            async with session.post(address, data=body(270), headers=headers) as reply:
+                assert reply.status == 413
+        assert [one.status for one in (await attempt.close()).refused] == [413]

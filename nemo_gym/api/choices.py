@@ -106,6 +106,11 @@ def choose_model(
     if isinstance(given, str):
         named = named_model(given, base_url=base_url, api_key=api_key, settings=settings)
         return Choice([named.config_path], named.values)
+    if not callable(given):
+        raise ConfigError(
+            f"{given!r:.80} is not a model",
+            hint='give its name, such as "local" or "openai:NAME", or a function that takes a request',
+        )
     block = {POLICY_MODEL: {RESPONSES_API_MODELS: {"function": {"entrypoint": "app.py", **(settings or {})}}}}
     return Choice(values=block, classes={POLICY_MODEL: function_model(given)})
 
@@ -114,6 +119,10 @@ def choose_model(
 def choose_agent(given: AgentSource | None, config: DictConfig) -> str:
     """The name of the agent among those of a configuration."""
     known = server_names(config, RESPONSES_API_AGENTS)
+    if given is not None and not isinstance(given, str):
+        raise ConfigError(
+            f"{given!r:.80} is not an agent", hint="give the name of one, or async def agent(task, model, tools)"
+        )
     if isinstance(given, str):
         if given not in known:
             raise ConfigError(f"there is no agent {given!r}", hint=did_you_mean(given, known, available="Agents"))
@@ -194,6 +203,8 @@ def task_file(
                 hint=f"its datasets are: {', '.join(datasets) or 'none'}",
             )
         return found
+    if given is not None and not isinstance(given, Iterable) and not callable(given):
+        raise ConfigError(f"tasks: {given!r:.80} is not a file, and yields nothing", hint="give a path or dictionaries")
     source = environment or Environment()
     needed = limit if isinstance(limit, int) and limit > 0 else None  # anything else is refused later
     written = _written(islice(source.rows(given), needed), folder)
@@ -227,11 +238,19 @@ def _written(rows: Iterable[Mapping[str, Any]], folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     digest = blake2b(digest_size=10)
     with NamedTemporaryFile(dir=folder, delete=False) as file:
-        for number, row in enumerate(rows, start=1):
-            try:
-                line = encode_json(row) + b"\n"
-            except (TypeError, ValueError) as error:
-                raise ConfigError(f"task {number} can't be written as JSON: {error}") from None
-            digest.update(line)
-            file.write(line)
+        try:
+            for number, row in enumerate(rows, start=1):
+                line = _line(row, number)
+                digest.update(line)
+                file.write(line)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
     return Path(file.name).replace(folder / f"{digest.hexdigest()}.jsonl")
+
+
+def _line(row: Mapping[str, Any], number: int) -> bytes:
+    try:
+        return encode_json(row) + b"\n"
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"task {number} can't be written as JSON: {error}") from None

@@ -9,16 +9,16 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, Final, TypeVar
 
 from omegaconf import DictConfig
 
-from nemo_gym.api.checked import checked_options
+from nemo_gym.api.checked import as_arguments, check_request_parameters, checked_options, in_python
 from nemo_gym.api.choices import (
     AgentSource,
     Choice,
@@ -35,13 +35,13 @@ from nemo_gym.api.choices import (
 from nemo_gym.api.environment_file import refuse_while_loading
 from nemo_gym.api.functions import ModelFunction
 from nemo_gym.api.gyms import collect_in_gym
-from nemo_gym.api.runs import Run
+from nemo_gym.api.runs import OwnedFolder, Run
 from nemo_gym.config.addresses import server_names
 from nemo_gym.config.instances import read_instances
 from nemo_gym.config.keys import CONFIG_PATHS, RESPONSES_API_AGENTS
 from nemo_gym.config.locate import find_env_file
-from nemo_gym.config.parse import parse_config
-from nemo_gym.errors import ConfigError, RolloutError, nearest
+from nemo_gym.config.parse import ParsedConfig, parse_config, unknown_keys
+from nemo_gym.errors import ConfigError, RolloutError, UnfinishedRunError, nearest
 from nemo_gym.global_config import set_global_config_dict
 from nemo_gym.io.files import user_cache
 from nemo_gym.rollout_parameters import RolloutCollectionConfig
@@ -57,15 +57,15 @@ Result = TypeVar("Result")
 # Parameters of the model request that a rollout sets itself.
 _OWN_PARAMETERS: Final = {"input", "tools", "stream", "model", "background", "store", "previous_response_id"}
 SAMPLING: Final = frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields) - _OWN_PARAMETERS
-_NAMED: Final = {"output_jsonl_fpath", "input_jsonl_fpath", "agent_name", "resume_from_cache", "num_repeats"}
-OPTIONS: Final = frozenset(RolloutCollectionConfig.model_fields) - _NAMED
+OPTIONS: Final = frozenset(RolloutCollectionConfig.model_fields)
 
 
 class CollectionInterrupted(KeyboardInterrupt):
-    """The collection was interrupted; ``run`` holds what was saved."""
+    """The collection was interrupted; ``run`` holds what was saved, and is None if nothing was."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(f"interrupted; {len(run)} rollouts are in {run.path}, and resume=True continues")
+    def __init__(self, run: Run | None) -> None:
+        saved = f"{len(run)} rollouts are in {run.path}, and resume=True continues" if run else "nothing was saved"
+        super().__init__(f"interrupted; {saved}")
         self.run = run
 
 
@@ -76,7 +76,12 @@ class Prepared:
     config: DictConfig
     parameters: RolloutCollectionConfig
     classes: Mapping[str, type]
-    owned: Path | None  # a temporary folder for the output
+    owned: OwnedFolder | None  # a temporary folder for the output
+
+    def keep(self) -> None:
+        """Leave a temporary folder behind, because something in it is worth a look."""
+        if self.owned is not None:
+            self.owned.keep()
 
 
 def prepare(
@@ -96,33 +101,30 @@ def prepare(
 ) -> Prepared:
     """Turn what ``collect`` was given into a configuration and parameters, and check all of it."""
     refuse_while_loading()
-    sampling, parameters = split_options(options)
+    named = {"output_jsonl_fpath": output, "resume_from_cache": resume, "num_repeats": repeats}
+    parameters = request_and_options({"agent_name": agent, "input_jsonl_fpath": tasks, **named, **options})
+    agent, output = parameters["agent_name"], parameters["output_jsonl_fpath"]
+    if output is None and parameters["resume_from_cache"]:
+        raise ConfigError("resume=True continues an earlier run, but there is no output", hint="name it: output=…")
     choice = choose_environment(environment)
     choice.add(choose_model(model, base_url=base_url, api_key=api_key, settings=model_settings))
     choice.values |= settings or {}
-    config, name = _with_agent(choice, agent)
-    owned = Path(mkdtemp(prefix="rollouts-")) if output is None else None
-    folder = owned or user_cache(os.environ) / "tasks"
-    limit, own = parameters.get("limit"), choice.environment
-    source = task_file(tasks, environment=own, config=config, agent=name, folder=folder, limit=limit)
-    parameters |= {
-        "agent_name": name,
-        "input_jsonl_fpath": str(source),
-        "output_jsonl_fpath": str(output if owned is None else owned / "rollouts.jsonl"),
-        "resume_from_cache": resume,
-        "num_repeats": repeats,
-        "responses_create_params": {**parameters.get("responses_create_params", {}), **sampling},
-    }
+    config, name = _with_agent(choice, agent, settings or {})
+    owned = OwnedFolder() if output is None else None
+    folder = owned.path if owned is not None else user_cache(os.environ) / "tasks"
+    output = output if owned is None else folder / "rollouts.jsonl"
+    given, limit = parameters["input_jsonl_fpath"], parameters.get("limit")
+    source = task_file(given, environment=choice.environment, config=config, agent=name, folder=folder, limit=limit)
+    parameters |= {"agent_name": name, "input_jsonl_fpath": str(source), "output_jsonl_fpath": str(output)}
     checked = checked_options(RolloutCollectionConfig, parameters)
-    elsewhere = checked.executor != "local" or checked.workers not in (None, 1)
-    return Prepared(config, checked, classes_here(choice.classes, config, elsewhere=elsewhere), owned)
+    return Prepared(config, checked, classes_here(choice.classes, config, checked), owned)
 
 
-def _with_agent(choice: Choice, agent: AgentSource | None) -> tuple[DictConfig, str]:
+def _with_agent(choice: Choice, agent: AgentSource | None, settings: Iterable[str]) -> tuple[DictConfig, str]:
     """The configuration with the agent that was asked for, and the agent's name."""
     name = f"{agent.__name__}_agent" if callable(agent) else program_name(agent)
     if name is None:
-        config = compose(choice)
+        config = compose(choice, settings)
         return config, choose_agent(agent, config)
     # Settings of an agent that is not there yet can only be read afterwards.
     own = {key: choice.values.pop(key) for key in [*choice.values] if key.startswith(f"{name}.")}
@@ -131,23 +133,36 @@ def _with_agent(choice: Choice, agent: AgentSource | None) -> tuple[DictConfig, 
         added = function_choice(agent, config) if callable(agent) else program_choice(str(agent), name, config)
         choice.add(added)
     choice.values |= own
-    config = compose(choice)
+    config = compose(choice, settings)
     return config, choose_agent(name, config)
 
 
-def compose(choice: Choice) -> DictConfig:
-    """The configuration of what was chosen, which becomes that of this process."""
+def compose(choice: Choice, settings: Iterable[str] = ()) -> DictConfig:
+    """The configuration of what was chosen, which becomes that of this process; ``settings`` are the caller's keys."""
     pairs = {CONFIG_PATHS: choice.config_paths, **choice.values}
-    config = parse_config(pairs=pairs, env_path=find_env_file()).config
-    set_global_config_dict(config)
-    return config
+    parsed = parse_config(pairs=pairs, env_path=find_env_file())
+    _refuse_unknown(settings, parsed)
+    set_global_config_dict(parsed.config)
+    return parsed.config
 
 
-def classes_here(classes: Mapping[str, type], config: DictConfig, *, elsewhere: bool) -> dict[str, type]:
-    """The server classes that this process hosts itself; with ``elsewhere``, whole Gyms run in other processes.
+def _refuse_unknown(settings: Iterable[str], parsed: ParsedConfig) -> None:
+    for name, near in unknown_keys(settings, config=parsed.config, declared=parsed.declared).items():
+        raise ConfigError(
+            f"settings: the configuration has no key {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            hint="settings={'a.b': value} sets what a.b: value does in a file; a server begins with its own name",
+        )
 
-    A server that runs in another process is loaded there from its file. One that has no file can't be.
+
+def classes_here(
+    classes: Mapping[str, type], config: DictConfig, parameters: RolloutCollectionConfig
+) -> dict[str, type]:
+    """The server classes that this process hosts itself.
+
+    With workers, whole Gyms run in other processes. A server that runs in another process is loaded there from its
+    file. One that has no file can't be.
     """
+    elsewhere = parameters.executor != "local" or parameters.workers not in (None, 1)
     here = dict(classes)
     for instance in read_instances(config):
         if instance.name in here and (elsewhere or instance.isolation == "process"):
@@ -160,9 +175,9 @@ def classes_here(classes: Mapping[str, type], config: DictConfig, *, elsewhere: 
     return here
 
 
-def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters of the model request, and those of the collection; unknown ones are refused."""
-    unknown = [name for name in options if name not in SAMPLING and name not in OPTIONS]
+def request_and_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of the collection, with those of the model request among them; unknown ones are refused."""
+    unknown = [name for name in given if name not in SAMPLING and name not in OPTIONS]
     if unknown:
         near = nearest(unknown[0], SAMPLING | OPTIONS)
         raise ConfigError(
@@ -170,19 +185,35 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
             hint="options are those of ng_collect_rollouts and of the model request; other keys of the configuration "
             "go into settings={'a.b': value}",
         )
-    sampling = {name: value for name, value in options.items() if name in SAMPLING and name not in OPTIONS}
-    return sampling, {name: value for name, value in options.items() if name in OPTIONS}
+    options = {name: value for name, value in given.items() if name in OPTIONS}
+    sampling = {name: value for name, value in given.items() if name not in OPTIONS}
+    request = {**options.get("responses_create_params", {}), **sampling}
+    check_request_parameters(request)
+    return {**options, "responses_create_params": request}
 
 
 def finished(summary: Summary, prepared: Prepared) -> Run:
     """The run, or an error if there is nothing to show for it."""
     logger.info("%s", summary.text())
-    if not summary.files.rollouts.is_file() or not summary.completed:
-        raise RolloutError(f"no rollout was completed. {summary.text()}")
-    run = Run(summary.files.rollouts, owned=prepared.owned)
-    if summary.tally.ending is Ending.INTERRUPTED:
+    nothing = not summary.files.rollouts.is_file() or not summary.completed
+    if nothing and summary.tally.ending is not Ending.INTERRUPTED:
+        prepared.keep()
+        raise RolloutError(f"no rollout was completed\n\n{as_arguments(summary.text())}")
+    run = None if nothing else Run(summary.files.rollouts, owned=prepared.owned)
+    if run is None or summary.tally.ending is Ending.INTERRUPTED:
         raise CollectionInterrupted(run)
     return run
+
+
+@contextmanager
+def keeping(prepared: Prepared) -> Iterator[None]:
+    """Keep the rollouts that were saved before an error ended the run."""
+    with in_python():
+        try:
+            yield
+        except UnfinishedRunError:
+            prepared.keep()
+            raise
 
 
 def collect(
@@ -215,21 +246,25 @@ def collect(
     All other options are those of the command and of the model request by their own names: ``temperature=0.7``,
     ``max_output_tokens=100``, ``limit=10``, ``num_samples_in_parallel=64``, ``workers=4``.
     """
-    prepared = prepare(
-        environment, model=model, tasks=tasks, agent=agent, output=output, resume=resume, repeats=repeats,
-        base_url=base_url, api_key=api_key, settings=settings, model_settings=model_settings, **options,
-    )  # fmt: skip
+    with in_python():
+        prepared = prepare(
+            environment, model=model, tasks=tasks, agent=agent, output=output, resume=resume, repeats=repeats,
+            base_url=base_url, api_key=api_key, settings=settings, model_settings=model_settings, **options,
+        )  # fmt: skip
     stop = StopSwitch(drain_s=prepared.parameters.drain_timeout_s)
     work = collect_in_gym(prepared.config, prepared.parameters, stop=stop, classes=prepared.classes)
-    return finished(run_in_thread(work, stop), prepared)
+    with keeping(prepared):
+        return finished(run_in_thread(work, stop), prepared)
 
 
 async def acollect(environment: EnvironmentSource, **options: Any) -> Run:
     """Collect rollouts in async code; takes everything that ``collect`` takes. Cancelling it stops at once."""
-    prepared = prepare(environment, **options)
+    with in_python():
+        prepared = prepare(environment, **options)
     stop = StopSwitch(drain_s=prepared.parameters.drain_timeout_s)
-    summary = await collect_in_gym(prepared.config, prepared.parameters, stop=stop, classes=prepared.classes)
-    return finished(summary, prepared)
+    with keeping(prepared):
+        summary = await collect_in_gym(prepared.config, prepared.parameters, stop=stop, classes=prepared.classes)
+        return finished(summary, prepared)
 
 
 def run_in_thread(work: Coroutine[Any, Any, Result], stop: StopSwitch) -> Result:

@@ -137,8 +137,8 @@ def _text(item: Mapping[str, Any]) -> str:
     return str(content or "")
 
 
-# ---- what is said ----------------------------------------------------------------------------------------------------
-def said(value: str) -> list[Move]:
+# ---- answers ----------------------------------------------------------------------------------------------------
+def answering(value: str) -> list[Move]:
     """A value in the forms in which verifiers look for it."""
     every = f"The answer is {value}.\n\nAnswer: {value}\n<answer>{value}</answer>\n\\boxed{{{value}}}"
     return [Move(TalkingPlayer(text), (value,)) for text in (value, every, json.dumps({"answer": value}))]
@@ -162,7 +162,7 @@ def enumerated(values: Sequence[str]) -> list[Move]:
 
 
 def _commonest_answer(sight: Sight) -> list[Move]:
-    return said(sight.commonest) if sight.commonest else []
+    return answering(sight.commonest) if sight.commonest else []
 
 
 def _every_option(sight: Sight) -> list[Move]:
@@ -185,7 +185,7 @@ def _unfinished_sums(sight: Sight) -> list[Move]:
 
 
 def _last_number(sight: Sight) -> list[Move]:
-    return said(sight.numbers[-1]) if sight.numbers else []
+    return answering(sight.numbers[-1]) if sight.numbers else []
 
 
 def _long_lists(_: Sight) -> list[AnyMove]:
@@ -235,7 +235,7 @@ def _only_reasoning(sight: Sight) -> list[Move]:
 
 
 def _constant(value: str) -> AttackFunction:
-    return lambda _: said(value)
+    return lambda _: answering(value)
 
 
 TEXT_ATTACKS: Final = (

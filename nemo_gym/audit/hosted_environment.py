@@ -247,7 +247,7 @@ def _text(item: Any) -> str:
     return str(item.get("content", item.get("arguments", ""))) if isinstance(item, dict) else str(item)
 
 
-def asked_text(request: Mapping[str, Any]) -> str:
+def request_text(request: Mapping[str, Any]) -> str:
     """The last thing that a bystander was told."""
     given = request.get("input")
     items = given if isinstance(given, list) else [given]
@@ -256,7 +256,7 @@ def asked_text(request: Mapping[str, Any]) -> str:
 
 def any_label(request: Mapping[str, Any]) -> str:
     """One of the labels that a judge's prompt mentions, always the same for the same prompt."""
-    text = asked_text(request)
+    text = request_text(request)
     labels = sorted(set(LABEL.findall(text)))
     return random.Random(text).choice(labels) if labels else "Yes."  # noqa: S311 - a game, not a secret
 

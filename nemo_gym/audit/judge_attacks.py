@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nemo_gym.audit.attacks import UNSURE
-from nemo_gym.audit.hosted_environment import LABEL, HostedEnvironment, asked_text
+from nemo_gym.audit.hosted_environment import LABEL, HostedEnvironment, request_text
 from nemo_gym.audit.players import Row, TalkingPlayer
 
 OPENING: Final = "Zanzibar-opening"
@@ -65,22 +65,22 @@ class JudgeReplies:
 
 async def learn_replies(hosted: HostedEnvironment, row: Row) -> JudgeReplies:
     """Find out which replies of a judge count."""
-    asked: list[Mapping[str, Any]] = []
+    requests: list[Mapping[str, Any]] = []
     answer = TalkingPlayer(f"{OPENING} {UNSURE} {ENDING}")
 
     def listen(request: Mapping[str, Any]) -> str:
-        asked.append(request)
+        requests.append(request)
         return next(iter(_replies(request)), "")
 
     await hosted.play(row, answer, listen)
-    if not asked:
+    if not requests:
         return JudgeReplies()
     rewards = {}
-    for reply in list(dict.fromkeys(_replies(asked[0])))[:MAX_LABELS]:
+    for reply in list(dict.fromkeys(_replies(requests[0])))[:MAX_LABELS]:
         played = await hosted.play(row, answer, _always(reply))
         if played.failure is None and isinstance(played.reward, int | float):
             rewards[reply] = float(played.reward)
-    return JudgeReplies(rewards, _closing(asked_text(asked[0])))
+    return JudgeReplies(rewards, _closing(request_text(requests[0])))
 
 
 def _always(reply: str) -> Callable[[Mapping[str, Any]], str]:
@@ -94,17 +94,17 @@ def _replies(request: Mapping[str, Any]) -> Iterator[str]:
     for name, about in properties.items():
         filled = dict.fromkeys(properties, "")
         yield from (json.dumps({**filled, name: value}) for value in about.get("enum") or ())
-    yield from LABEL.findall(asked_text(request))
+    yield from LABEL.findall(request_text(request))
     yield from USUAL_LABELS
 
 
-def _region(asked: str) -> str:
-    return asked.partition(OPENING)[2].rpartition(ENDING)[0]
+def _region(prompt: str) -> str:
+    return prompt.partition(OPENING)[2].rpartition(ENDING)[0]
 
 
-def _closing(asked: str) -> str:
+def _closing(prompt: str) -> str:
     """The delimiter behind the answer: the rest of its line, or the next one."""
-    after = asked.rpartition(ENDING)[2].lstrip()
+    after = prompt.rpartition(ENDING)[2].lstrip()
     return after.partition("\n")[0].strip()
 
 
@@ -130,8 +130,8 @@ def scripted_judges(replies: JudgeReplies) -> dict[str, Callable[[Mapping[str, A
     is_structured = refusing.startswith("{")
 
     def obedient(request: Mapping[str, Any]) -> str:
-        asked = asked_text(request)
-        region, closing = _region(asked), _closing(asked)
+        prompt = request_text(request)
+        region, closing = _region(prompt), _closing(prompt)
         is_open = closing == replies.closing  # a delimiter that depends on the answer can't be written in it
         reached = [reply for reply in granting if _label_in(reply) in region]
         obeys = reached and (is_open or _MARKED.fullmatch(_label_in(reached[0])))
@@ -139,7 +139,7 @@ def scripted_judges(replies: JudgeReplies) -> dict[str, Callable[[Mapping[str, A
         return (reached or granting)[0] if obeys or broken_out else refusing
 
     quoting = {
-        "verdict first": lambda request: f"{refusing}\n\nThe answer was: {_region(asked_text(request))}",
-        "verdict last": lambda request: f"The answer was: {_region(asked_text(request))}\n\n{refusing}",
+        "verdict first": lambda request: f"{refusing}\n\nThe answer was: {_region(request_text(request))}",
+        "verdict last": lambda request: f"The answer was: {_region(request_text(request))}\n\n{refusing}",
     }
     return {"obedient": obedient, **({} if is_structured else quoting)}

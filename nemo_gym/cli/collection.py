@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 from omegaconf import DictConfig
 from pydantic import Field, create_model, field_validator
 
+from nemo_gym.api.checked import check_request_parameters
 from nemo_gym.api.choices import Choice, choose_agent, program_choice, program_name, task_file
 from nemo_gym.api.evaluating import prepared_tasks
 from nemo_gym.api.gyms import SERVE, collect_in_gym, crashes_explained
@@ -26,7 +27,7 @@ from nemo_gym.cli import console
 from nemo_gym.cli.command import Arguments
 from nemo_gym.cli.hosting import RunHelper
 from nemo_gym.cli.named_environments import named_environments
-from nemo_gym.cli.parameters import build, check_prompt, check_request_parameters, read_configuration
+from nemo_gym.cli.parameters import build, check_prompt, read_configuration
 from nemo_gym.cli.signals import run_async, stopped_by_signals
 from nemo_gym.config.addresses import server_names
 from nemo_gym.config.instances import require_instances
@@ -52,8 +53,9 @@ def show_metrics(metrics: Sequence[AgentMetrics]) -> None:
     """
     for each in metrics:
         if each.report is not None:
-            console.note(f"\n{each.report.text()}\n")
-            if sys.stdout.isatty() and sys.stderr.isatty():
+            once = sys.stdout.isatty() and sys.stderr.isatty()
+            console.note(f"\n{each.report.text(each.key_metrics if once else {})}\n")
+            if once:
                 continue
         console.emit(f"Key metrics for {each.agent}:")
         console.emit(json.dumps(json.loads(to_json(each.key_metrics)), indent=4))
@@ -97,7 +99,7 @@ def collect_rollouts(arguments: Arguments) -> int:
         config["input_jsonl_fpath"] = str(own_tasks(chosen, config))
         console.note(f"tasks: {config['input_jsonl_fpath']}")
     parameters = build(CollectRolloutsConfig, config)
-    check_request_parameters(parameters.responses_create_params)
+    check_request_parameters(parameters.responses_create_params, prefix="responses_create_params.")
     check_prompt(parameters.prompt_config)
     if parameters.limit == 0:
         console.note("limit=0 is no limit: all tasks are run")
@@ -197,7 +199,7 @@ def e2e_collect_rollouts(arguments: Arguments) -> int:
     console.note(f"preparing the data in {folder}")
     config["input_jsonl_fpath"] = str(prepared_tasks(config, wanted.split, folder=folder, reuse=reuse))
     parameters = build(CollectRolloutsConfig, config)
-    check_request_parameters(parameters.responses_create_params)
+    check_request_parameters(parameters.responses_create_params, prefix="responses_create_params.")
     parameters.serve = True
     check_prompt(parameters.prompt_config)
     files = RunFiles.of(parameters.output)

@@ -5,7 +5,8 @@
 - ``encode`` writes a line of a JSONL file: compact, UTF-8, without line feeds. Its input must have come from JSON.
 - ``to_json`` writes reports, which must not fail because of an unusual value: NaN and infinities become ``null``, and
   values without an equivalent in JSON become text.
-- ``encode_json`` writes the body of a call: of models only the set fields, and bytes unchanged.
+- ``encode_json`` writes the body of a call: of models only the set fields, and bytes unchanged. JSON text that is part
+  of a value is written as it is if it is an ``orjson.Fragment``.
 
 All of them use orjson, and fall back on Python's own module for what orjson refuses: integers beyond 64 bits, lone
 surrogates, deep nesting.
@@ -56,6 +57,15 @@ def refuse_not_finite(text: bytes) -> None:
             raise
         except (ValueError, RecursionError):
             return  # whoever reads the text says what is wrong with it
+
+
+def decode_finite(text: bytes) -> Any:
+    """Like ``decode``, but raises ``NotFiniteError`` for numbers that JSON does not have."""
+    try:
+        return orjson.loads(text)  # which refuses them
+    except orjson.JSONDecodeError:
+        refuse_not_finite(text)
+        return decode(text)
 
 
 def _refuse(constant: str) -> Any:
@@ -132,6 +142,8 @@ def _slowly(value: Any, *, indent: int | None = None, **options: Any) -> bytes:
 def _nested_model(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, orjson.Fragment):  # which only orjson itself writes
+        return decode_exactly(orjson.dumps(value))
     raise TypeError(f"{type(value).__name__} can't be sent as JSON")
 
 

@@ -19,7 +19,6 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isnan
 from statistics import NormalDist
 from typing import Final, Literal, NamedTuple
 
@@ -110,7 +109,8 @@ def overall(table: RolloutTable) -> dict[str, float]:
 
 def defined(names: list[str], values: list[float]) -> dict[str, float]:
     """Names and values without the undefined ones."""
-    return {name: value for name, value in zip(names, values, strict=True) if not isnan(value)}
+    # NaN alone differs from itself.
+    return {name: value for name, value in zip(names, values, strict=True) if value == value}  # noqa: PLR0124
 
 
 NO_AGENT = "(no agent)"

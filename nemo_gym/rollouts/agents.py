@@ -254,10 +254,10 @@ class GymAgents(Agents):
             if self._asked_at < failed_at + _ASK_AFTER_S:
                 await asyncio.sleep(_ASK_AFTER_S)  # the head server, too, has to notice it first
                 self._asked_at = perf_counter()
-                told = await asyncio.to_thread(fetch_crashes, self.gym.head_server_config)
-                self._has_processes = told.supervised
+                reported = await asyncio.to_thread(fetch_crashes, self.gym.head_server_config)
+                self._has_processes = reported.supervised
                 known = set(self.gym.crashes.crashes)
-                for crash in told.crashes:
+                for crash in reported.crashes:
                     if crash not in known:
                         self.gym.crashes.add(crash)
 

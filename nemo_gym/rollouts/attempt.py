@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from time import perf_counter, perf_counter_ns, time
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
-from nemo_gym.conversion.parts import CALL_REFERENCE
+from nemo_gym.capture.traces import references
 from nemo_gym.io.json import decode
 from nemo_gym.rollouts.agents import AgentClient, agents_of
 from nemo_gym.rollouts.classify import (
@@ -26,6 +26,7 @@ from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.store.outcome import Failed, Failure, Outcome, PlannedRollout, Vanished
 from nemo_gym.rollouts.store.saved_lines import encode_keyed
+from nemo_gym.schemas.call_tokens import has_whole_prompts
 from nemo_gym.schemas.record import Row
 from nemo_gym.schemas.rows import MODEL_CHANGES_KEY_NAME, FailureClass
 from nemo_gym.servers.http.deadlines import Deadlines, attempt_deadline
@@ -34,8 +35,6 @@ from nemo_gym.steps.recording import Trail, attempt_span, current_span
 from nemo_gym.steps.rollout_steps import COMPLETED, RolloutSteps, from_line, to_line
 from nemo_gym.steps.trace_context import attempt_context
 
-_WHOLE_PROMPTS: Final = b'"prompt_token_ids":'
-_REFERENCE: Final = b'"%b":' % CALL_REFERENCE.encode()
 Pair: TypeAlias = tuple[Row, dict[str, Any]]
 RunExamples: TypeAlias = Callable[[list[Row]], Iterable[Awaitable[Pair]]]
 
@@ -104,7 +103,7 @@ class AgentAttempt:
         if isinstance(result, Failed):
             self._agents.end_attempt()
             return result
-        if self._agents.captures or _WHOLE_PROMPTS in body or _REFERENCE in body:
+        if self._agents.captures or references(result) or has_whole_prompts(result):
             result = await self._agents.with_tokens(result)
         return outcome_of_record(planned, result, perf_counter() - started)
 

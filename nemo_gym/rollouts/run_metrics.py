@@ -108,12 +108,15 @@ def _planned(path: Path) -> dict[str | None, RowKeys]:
     """The keys in a plan by agent. Lines that are not rows of a plan are left out."""
     found: defaultdict[str | None, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("q")))
     for line in read_lines(path):
-        with suppress(RolloutFormatError):
+        try:
             row = Record(outline_of(line.text))
-            if (key := row.key) is not None:
-                tasks, rollouts = found[row.agent]
-                tasks.append(key.task)
-                rollouts.append(key.rollout)
+            task, rollout = row.task, row.rollout
+        except RolloutFormatError:
+            continue
+        if task is not None and rollout is not None:
+            tasks, rollouts = found[row.agent]
+            tasks.append(task)
+            rollouts.append(rollout)
     return {agent: RowKeys(*(np.array(column, np.int64) for column in keys)) for agent, keys in found.items()}
 
 

@@ -8,6 +8,7 @@ Templates are Python format strings over the top-level fields of a row: ``{quest
 as a template.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from pydantic import BaseModel
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.compressed import DAMAGED, open_compressed
 from nemo_gym.io.files import run_stem
-from nemo_gym.io.json import decode, refuse_not_finite
+from nemo_gym.io.json import decode_finite
 from nemo_gym.schemas.record import Record
 from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
 
@@ -68,7 +69,8 @@ class Shard:
         digits = len(str(self.count - 1))
         part = f"-{self.index:0{digits}}-of-{self.count}"
         stem = run_stem(path)
-        return path if stem.endswith(part) else path.with_name(f"{stem}{part}{path.name.removeprefix(stem)}")
+        says_part = stem.endswith(part) or re.search(rf"[-_.](?:chunk|part|shard)[-_.]?0*{self.index}$", stem)
+        return path if says_part else path.with_name(f"{stem}{part}{path.name.removeprefix(stem)}")
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
@@ -122,8 +124,7 @@ def _check_form(first: bytes, path: Path) -> None:
 
 def _fields(text: bytes, path: Path, line_number: int) -> dict[str, Any]:
     try:
-        fields = decode(text)
-        refuse_not_finite(text)
+        fields = decode_finite(text)
     except ValueError as error:
         raise _malformed(path, line_number, _reason(error) if text.strip() else "the line is empty") from None
     if not isinstance(fields, dict):

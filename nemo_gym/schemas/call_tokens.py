@@ -175,9 +175,14 @@ class _Place(NamedTuple):
     name: str
 
 
+def has_whole_prompts(fields: dict[str, Any]) -> bool:
+    """Whether a row has tokens of calls with the whole prompt of each."""
+    return any(item.get(PROMPT) is not None for item in _trainable(fields))
+
+
 def with_added_prompts(fields: dict[str, Any]) -> dict[str, Any]:
     """The row with every prompt as what it adds; the row itself if no prompt is whole. Nothing is changed in place."""
-    if not any(item.get(PROMPT) is not None for item in _trainable(fields)):
+    if not has_whole_prompts(fields):
         return fields
     changed = _converted(fields, _with_added)
     last = changed.pop(ROLLOUT_INDEX_KEY_NAME, None)  # which is the last key of a line

@@ -95,8 +95,10 @@ class Usage(NamedTuple):
             reported = {**spent, "input_tokens_details": spent}
         details = reported.get("input_tokens_details")
         cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-        counts: tuple[Any, ...] = (reported.get("input_tokens"), reported.get("output_tokens"), cached or 0)
-        return cls(*counts) if set(map(type, counts)) == {int} and min(counts) >= 0 else None
+        read, written, cached = reported.get("input_tokens"), reported.get("output_tokens"), cached or 0
+        if type(read) is type(written) is type(cached) is int and read >= 0 and written >= 0 and cached >= 0:
+            return cls(read, written, cached)
+        return None
 
     def as_fields(self) -> Row:
         """The tokens in the fields of a result, from which ``Record.usage`` reads them."""

@@ -377,8 +377,8 @@ def fetch_crashes(head: BaseServerConfig) -> ServerCrashes:
         with build_opener(ProxyHandler({})).open(
             f"http://{head.host}:{head.port}{CRASHES_PATH}", timeout=STATUS_TIMEOUT_S
         ) as reply:
-            told = json_module.loads(reply.read())
-            return ServerCrashes(bool(told["supervised"]), [Crash(**crash) for crash in told["crashes"]])
+            reported = json_module.loads(reply.read())
+            return ServerCrashes(bool(reported["supervised"]), [Crash(**crash) for crash in reported["crashes"]])
     except (OSError, HTTPException, ValueError, LookupError, TypeError):  # older, foreign, or no longer there
         return ServerCrashes()
 

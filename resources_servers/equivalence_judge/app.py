@@ -183,10 +183,10 @@ def _same_text(answer: str, expected: str) -> bool:
 
 def last_user_text(task: EquivalenceJudgeTask) -> str:
     """What the user asked last."""
-    asked = task.responses_create_params.input
-    if isinstance(asked, str):
-        return asked
-    for item in reversed(asked):
+    given = task.responses_create_params.input
+    if isinstance(given, str):
+        return given
+    for item in reversed(given):
         if getattr(item, "role", None) == "user":
             content = getattr(item, "content", "")
             return content if isinstance(content, str) else "".join(getattr(part, "text", "") for part in content)

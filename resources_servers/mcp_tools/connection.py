@@ -179,8 +179,8 @@ class RolloutSession:
                     await self._until_closed()
             except Exception as error:  # noqa: BLE001 - a boundary: whatever the server or its transport does
                 log.seek(0)
-                said = log.read()[-SHOWN:].strip()
-                reason = self._break(f"{first_cause(error)}{f'; it wrote: {said}' if said else ''}")
+                logged = log.read()[-SHOWN:].strip()
+                reason = self._break(f"{first_cause(error)}{f'; it wrote: {logged}' if logged else ''}")
                 if not self._ready.done():
                     self._ready.set_exception(reason)
                     self._ready.exception()  # marks it as retrieved; asyncio would complain if no caller is left

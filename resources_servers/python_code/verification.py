@@ -102,15 +102,15 @@ def read_verdict(result: Result, *, total: int) -> Verdict:
     if result.ending is not ProgramEnding.EXITED:
         return Verdict(0, total, _ENDINGS[result.ending], result.cpu_s)
     try:
-        said = json.loads(result.stdout)
+        report = json.loads(result.stdout)
     except ValueError:
         return Verdict(0, total, f"ends the judge with exit code {result.exit_code}", result.cpu_s)
-    if "untestable" in said:
-        raise ValueError(f"the row's tests do not work: {said['untestable']}")
-    passed = said["passed"]
+    if "untestable" in report:
+        raise ValueError(f"the row's tests do not work: {report['untestable']}")
+    passed = report["passed"]
     if len(passed) != total:
         raise ValueError(f"the judge gave {len(passed)} verdicts on {total} tests")
-    return Verdict(sum(passed), total, said["reason"], result.cpu_s)
+    return Verdict(sum(passed), total, report["reason"], result.cpu_s)
 
 
 def complete(setup: str, code: str, after: str = "") -> str:

@@ -19,6 +19,7 @@ from nemo_gym.base_responses_api_agent import (
     Trajectory,
     fields_of,
 )
+from nemo_gym.io.json import encode_json
 from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.middleware.faults import AttachUsage
 from responses_api_agents.simple_agent.app import (
@@ -66,8 +67,8 @@ class ConversationAgent(SimpleAgent):
             while stopped_by is None:
                 turns += 1
                 stopped_by = await self.take_turn(trajectory) or await self.ask_user(trajectory, row, turns)
-        rollout = {**row, "response": conversation_so_far(trajectory, turns, stopped_by)}
-        return await self.verify(rollout, trajectory.tool_cookies)
+        response = conversation_so_far(trajectory, turns, stopped_by)
+        return await self.verify(row, encode_json(response), trajectory.tool_cookies)
 
     async def responses(self, request: Request, response: Response, body: ResponsesRequest = Body()) -> ResponseFields:
         """One turn: without a row there is no user to talk with."""

@@ -4,6 +4,7 @@ from collections.abc import Awaitable
 from typing import Any, Final, Literal, TypeAlias
 
 from fastapi import Request, Response
+from orjson import Fragment
 from pydantic import ConfigDict, Field
 
 from nemo_gym.base_resources_server import AggregateMetrics, AggregateMetricsRequest, BaseRunRequest, BaseVerifyResponse
@@ -73,13 +74,14 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             cookies=seeded.cookies,
         )
         await raise_for_status(responded)
-        return await self.verify({**row, "response": decode_exactly(await responded.read())}, responded.cookies)
+        return await self.verify(row, await responded.read(), responded.cookies)
 
-    async def verify(self, rollout: Json, cookies: Cookies) -> Response:
-        """Have a rollout scored. The verdict is passed on unread: its server has just written it."""
+    async def verify(self, row: Json, response: bytes, cookies: Cookies) -> Response:
+        """Have a response scored. It and the verdict are passed on unread: their servers have just written them."""
+        rollout = {**row, "response": Fragment(response)}
         if self.config.skip_verification:
-            return Response(encode_json(self.unverified(rollout)), media_type="application/json")
-        with AttachUsage(lambda: rollout["response"].get("usage")):
+            return JsonResponse(encode_json(self.unverified(rollout)))
+        with AttachUsage(lambda: decode_exactly(response).get("usage")):
             verified = await self.post_resources("/verify", rollout, cookies)
             await raise_for_status(verified)
         return JsonResponse(await verified.read())

@@ -115,8 +115,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
         """Complete a Responses API request."""
-        asked = request_as_sent(body)
-        response = await self._calls.respond(self._calls.session(request, asked), asked, request=request)
+        sent = request_as_sent(body)
+        response = await self._calls.respond(self._calls.session(request, sent), sent, request=request)
         return NeMoGymResponse.model_validate(response)
 
     async def chat_completions(  # type: ignore[override]  # FastAPI passes what a handler names

@@ -119,8 +119,8 @@ class ModelCalls:
         if self.config.is_responses_native:
             return await self._respond_in_turn(session, body)
         self._note_strict_tools(body)
-        asked = body if resumed is None else {**body, "instructions": None}
-        chat = chat_of(asked, self._converter, self.replicas.all[0].address)
+        sent = body if resumed is None else {**body, "instructions": None}
+        chat = chat_of(sent, self._converter, self.replicas.all[0].address)
         completion = await self.complete(session, chat, request=request, resumed=resumed)
         try:
             response = self._converter.completion_to_response(completion, body, model=self.config.model)

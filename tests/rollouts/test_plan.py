@@ -167,6 +167,12 @@ def test_a_shard_has_an_output_of_its_own_that_sorts() -> None:
     assert Shard.parse("0/1").output(Path("b.jsonl")).name == "b-0-of-1.jsonl"
 
 
+@pytest.mark.parametrize("name", ["b-03-of-16", "rollouts-rs1-chunk3", "b_shard_03", "b.part3"])
+def test_a_shard_keeps_a_name_that_says_which_part_it_is(name: str) -> None:
+    assert Shard.parse("3/16").output(Path(f"{name}.jsonl")).name == f"{name}.jsonl"
+    assert Shard.parse("5/16").output(Path(f"{name}.jsonl")).name == f"{name}-05-of-16.jsonl"
+
+
 @pytest.mark.parametrize("text", ["16/16", "-1/4", "3", "", "1/0", "a/b", "1/2/3"])
 def test_what_is_not_a_shard_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="write 0/16 for the first of 16"):

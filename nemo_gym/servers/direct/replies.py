@@ -153,9 +153,8 @@ class DirectReply(Reply):
         return [(name.decode("latin-1").title(), value.decode("latin-1")) for name, value in self.raw_headers]
 
     def _read_cookies(self) -> dict[str, Cookie]:
-        cookies: dict[str, Cookie] = {}
-        if self.raw_headers is not JSON_HEADERS:
-            cookies = read_cookies(text.decode("latin-1") for name, text in self.raw_headers if name == b"set-cookie")
+        set_cookie = [text.decode("latin-1") for name, text in self.raw_headers if name == b"set-cookie"]
+        cookies = read_cookies(set_cookie) if set_cookie else {}
         if self.plain_cookies:
             cookies |= {name: Cookie(text) for name, text in self.plain_cookies.items()}
         ours = self.call.session_cookies

@@ -182,8 +182,8 @@ class Deadline:
             asking = self._give_back(self._ask(self._name))
             self._asking = asyncio.get_running_loop().create_task(asking, context=Context())
 
-    async def _give_back(self, asked: Coroutine[Any, Any, float]) -> None:
-        waited = await asked
+    async def _give_back(self, question: Coroutine[Any, Any, float]) -> None:
+        waited = await question
         left, self._returned = waited - self._returned, max(waited, self._returned)
         if self._pauses:  # it began to wait here in the meantime
             self._left = max(left, LEAST_S)

@@ -65,12 +65,14 @@ class ReplyBudget:
 
 async def read_reply(response: "aiohttp.ClientResponse", *, internal: bool = False) -> HttpReply:
     """Read the whole body; refuse one that is too long."""
-    limit = max(INTERNAL_BYTES, _limit()) if internal else _limit()
-    body: bytes | None = None
+    most = loop_client().settings.max_reply_bytes
+    limit = max(INTERNAL_BYTES, most) if internal else most
     try:
-        declared = _declared_size(response)
-        if declared is None or declared <= limit:
-            body = await _read_body(response, declared or limit, limit)
+        body: bytes | None = await response.content.readany()
+        if not response.content.at_eof():  # as hardly ever
+            body = await _read_rest(response, body or b"", limit)
+        elif len(body or b"") > limit:
+            body = None
     except BaseException:
         response.close()
         raise
@@ -80,28 +82,24 @@ async def read_reply(response: "aiohttp.ClientResponse", *, internal: bool = Fal
     return HttpReply(response, body)
 
 
-def _limit() -> int:
-    return loop_client().settings.max_reply_bytes
-
-
 def _declared_size(response: "aiohttp.ClientResponse") -> int | None:
     """How long the body will be; None if the reply does not say it, or is compressed."""
     return None if response.headers.get("Content-Encoding") else response.content_length
 
 
-async def _read_body(response: "aiohttp.ClientResponse", expected: int, limit: int) -> bytes | None:
-    """The body; None if it is longer than the limit."""
+async def _read_rest(response: "aiohttp.ClientResponse", beginning: bytes, limit: int) -> bytes | None:
+    """The whole body, given its beginning; None if it is longer than the limit."""
+    declared = _declared_size(response)
+    if declared is not None and declared > limit:
+        return None
     content = response.content
-    body = await content.readany()
-    if content.at_eof():  # as nearly always
-        return body if len(body) <= limit else None
     buffer = io.BytesIO()
     try:
-        buffer.write(body)
-        body = b""
+        buffer.write(beginning)
+        beginning = b""
         await _read_on(content, buffer, min(limit, UNCOUNTED_BYTES))
         if not content.at_eof() and buffer.tell() <= limit:
-            async with _budget().holding(expected):
+            async with _budget().holding(declared or limit):
                 await _read_on(content, buffer, limit)
         return buffer.getvalue() if buffer.tell() <= limit else None
     finally:

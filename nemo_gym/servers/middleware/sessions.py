@@ -99,7 +99,7 @@ class SessionCookies:
 
     def renew(self, cookie: str | None) -> str:
         """The same as ``open`` and ``seal``, for a session that is not read in between."""
-        if cookie is not None and (cookie in self._sealed or SESSION_ID_KEY in (self._data(cookie) or {})):
+        if cookie is not None and SESSION_ID_KEY in (self._data(cookie) or ()):
             return cookie
         return self._sign({SESSION_ID_KEY: self._new_id()})
 

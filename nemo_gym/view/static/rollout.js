@@ -5,6 +5,7 @@ import { clean, formatField } from "./format.js";
 import { factsOf, fieldsOf } from "./record.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
 import { Choice, Reward, RewardChips, Trouble } from "./ui.js";
+import { Marking } from "./marks.js";
 import { Tokens, hasTokens } from "./tokens.js";
 import { Transcript } from "./transcript.js";
 import { Waterfall } from "./waterfall.js";
@@ -28,10 +29,10 @@ export function Rollout({ source, place, files, onDetail }) {
       <p><a href=${placeUrl({ rollout: null })}>Back to the list</a></p>
     </main>`;
   if (!detail) return html`<main class="page" aria-busy="true"></main>`;
-  return html`<${RolloutPage} key=${id} detail=${detail} place=${place} files=${files} />`;
+  return html`<${RolloutPage} key=${id} source=${source} detail=${detail} place=${place} files=${files} />`;
 }
 
-function RolloutPage({ detail, place, files }) {
+function RolloutPage({ source, detail, place, files }) {
   const { record } = detail;
   const recorded = detail.timing?.steps ? detail.timing : null;
   const timing = useMemo(() => recorded ?? ownTiming(record), [record, recorded]);
@@ -44,6 +45,7 @@ function RolloutPage({ detail, place, files }) {
   const tab = tabs.some(([name]) => name === place.tab) ? place.tab : "transcript";
   return html`<main class="page rollout" data-id=${detail.id}>
     <${Heading} detail=${detail} place=${place} files=${files} />
+    <${Marking} source=${source} detail=${detail} />
     <${Scores} record=${record} />
     <div class="tab-bar">
       <${Choice}

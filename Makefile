@@ -21,7 +21,7 @@ define set_up
 	@touch $@
 endef
 
-.PHONY: help demo train test clients check format ray-chaos lowest engines bench bench-all agents mutants soak soak-kills clean
+.PHONY: help demo train test clients check format ray-chaos worlds lowest engines bench bench-all agents mutants soak soak-kills clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -65,6 +65,9 @@ check: $(DEV) ## format check, lint, types, tests: what CI runs
 
 ray-chaos: $(DEV) ## repeatedly kill actors, nodes and connections of a collection on Ray (minutes)
 	$(BIN)/python -m pytest -q -s -n 0 -o pythonpath=tests/executors tests/executors/chaos_ray.py
+
+worlds: $(DEV) ## try to break out of worlds with bombs and in real Podman containers (minutes; as root, or set up for Podman)
+	$(BIN)/python -m pytest -q -n 0 -rs -o pythonpath=tests/sandbox tests/sandbox/real_worlds.py
 
 lowest: ## run the tests on the lowest supported versions of the dependencies
 	@test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest

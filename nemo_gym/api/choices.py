@@ -207,7 +207,7 @@ def task_file(
         raise ConfigError(f"tasks: {given!r:.80} is not a file, and yields nothing", hint="give a path or dictionaries")
     source = environment or Environment()
     needed = limit if isinstance(limit, int) and limit > 0 else None  # anything else is refused later
-    written = _written(islice(source.rows(given), needed), folder)
+    written = write_tasks(islice(source.rows(given), needed), folder)
     if not written.stat().st_size:
         raise ConfigError(
             f"the environment {source.name or agent} has no tasks",
@@ -233,7 +233,7 @@ def own_datasets(config: DictConfig, agent: str) -> dict[str, str]:
     return {str(each["type"]): str(each["jsonl_fpath"]) for each in reversed(listed)}
 
 
-def _written(rows: Iterable[Mapping[str, Any]], folder: Path) -> Path:
+def write_tasks(rows: Iterable[Mapping[str, Any]], folder: Path) -> Path:
     """Write rows to a file whose name is the digest of its content, so that the same tasks are the same file."""
     folder.mkdir(parents=True, exist_ok=True)
     digest = blake2b(digest_size=10)

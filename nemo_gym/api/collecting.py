@@ -33,6 +33,13 @@ from nemo_gym.api.choices import (
     task_file,
 )
 from nemo_gym.api.environment_file import refuse_while_loading
+from nemo_gym.api.folder_tasks import (
+    DEFAULT_AGENT,
+    WITHOUT_MODEL,
+    choose_task_folders,
+    names_task_folders,
+    task_folder_rows,
+)
 from nemo_gym.api.functions import ModelFunction
 from nemo_gym.api.gyms import collect_in_gym
 from nemo_gym.api.runs import OwnedFolder, Run
@@ -85,7 +92,7 @@ class Prepared:
 
 
 def prepare(
-    environment: EnvironmentSource,
+    environment: EnvironmentSource | None = None,
     *,
     model: str | ModelFunction = "local",
     tasks: TaskSource | None = None,
@@ -103,21 +110,35 @@ def prepare(
     refuse_while_loading()
     named = {"output_jsonl_fpath": output, "resume_from_cache": resume, "num_repeats": repeats}
     parameters = request_and_options({"agent_name": agent, "input_jsonl_fpath": tasks, **named, **options})
-    agent, output = parameters["agent_name"], parameters["output_jsonl_fpath"]
+    agent, output, given = (parameters[name] for name in ("agent_name", "output_jsonl_fpath", "input_jsonl_fpath"))
     if output is None and parameters["resume_from_cache"]:
         raise ConfigError("resume=True continues an earlier run, but there is no output", hint="name it: output=…")
-    choice = choose_environment(environment)
-    choice.add(choose_model(model, base_url=base_url, api_key=api_key, settings=model_settings))
+    folders = given if environment is None and isinstance(given, str | Path) and names_task_folders(given) else None
+    choice = choose_task_folders(agent) if folders is not None else choose_environment(_named(environment))
+    if folders is None or agent not in WITHOUT_MODEL:
+        choice.add(choose_model(model, base_url=base_url, api_key=api_key, settings=model_settings))
     choice.values |= settings or {}
-    config, name = _with_agent(choice, agent, settings or {})
+    config, name = _with_agent(choice, agent or (None if folders is None else DEFAULT_AGENT), settings or {})
     owned = OwnedFolder() if output is None else None
     folder = owned.path if owned is not None else user_cache(os.environ) / "tasks"
     output = output if owned is None else folder / "rollouts.jsonl"
-    given, limit = parameters["input_jsonl_fpath"], parameters.get("limit")
-    source = task_file(given, environment=choice.environment, config=config, agent=name, folder=folder, limit=limit)
+    limit, own = parameters.get("limit"), choice.environment
+    if folders is not None:
+        source = task_folder_rows(folders, config, folder=folder, limit=limit)
+    else:
+        source = task_file(given, environment=own, config=config, agent=name, folder=folder, limit=limit)
     parameters |= {"agent_name": name, "input_jsonl_fpath": str(source), "output_jsonl_fpath": str(output)}
     checked = checked_options(RolloutCollectionConfig, parameters)
     return Prepared(config, checked, classes_here(choice.classes, config, checked), owned)
+
+
+def _named(environment: EnvironmentSource | None) -> EnvironmentSource:
+    if environment is None:
+        raise ConfigError(
+            "neither an environment nor a folder of tasks is given",
+            hint="name an environment, or give tasks= the path of a folder with a task.toml in it or below",
+        )
+    return environment
 
 
 def _with_agent(choice: Choice, agent: AgentSource | None, settings: Iterable[str]) -> tuple[DictConfig, str]:
@@ -217,7 +238,7 @@ def keeping(prepared: Prepared) -> Iterator[None]:
 
 
 def collect(
-    environment: EnvironmentSource,
+    environment: EnvironmentSource | None = None,
     *,
     model: str | ModelFunction = "local",
     tasks: TaskSource | None = None,
@@ -236,6 +257,7 @@ def collect(
     ``environment``     a shipped name, a folder, a ``.yaml`` or ``.py`` file, a server class, or an ``Environment``.
     ``model``           "local", "openai:NAME", "anthropic:NAME", "vllm:NAME", a model server, or an async function.
     ``tasks``           a file, dictionaries, or the name of a dataset of the environment; by default its examples.
+                        Without an environment, a folder of tasks in Harbor's format.
     ``agent``           the name of an agent or of a program ("codex"), or an async function:
                         ``agent(task, model, tools)``, or ``agent(task, session)`` with a client of its own.
     ``output``          the rollout file; without it, a temporary folder that lives as long as the run.
@@ -257,7 +279,7 @@ def collect(
         return finished(run_in_thread(work, stop), prepared)
 
 
-async def acollect(environment: EnvironmentSource, **options: Any) -> Run:
+async def acollect(environment: EnvironmentSource | None = None, **options: Any) -> Run:
     """Collect rollouts in async code; takes everything that ``collect`` takes. Cancelling it stops at once."""
     with in_python():
         prepared = prepare(environment, **options)

@@ -214,8 +214,8 @@ class Environment:
                 f"the environment {self.name or ''} has no verify function".replace("  ", " "),
                 hint="decorate a function with @<environment>.verify; it takes (task, response) and returns the reward",
             )
-        own = {"environment": self, "attacks": self.attacks, "known_holes": self.known_holes, "__module__": __name__}
-        return type("EnvironmentServer", (EnvironmentServer,), own)
+        own = {"environment": self, "attacks": self.attacks, "known_holes": self.known_holes, "code": self.file}
+        return type("EnvironmentServer", (EnvironmentServer,), own | {"__module__": __name__})
 
     async def seeded(self, task: Task) -> Any:
         """The state of a new rollout."""
@@ -251,6 +251,7 @@ class EnvironmentServerConfig(BaseResourcesServerConfig):
 class EnvironmentServer(SimpleResourcesServer):
     """The resources server of an ``Environment``."""
 
+    code: ClassVar[Path | None]  # the file of the environment
     environment: ClassVar[Environment]
     config: EnvironmentServerConfig
     _states: SessionStates[_RolloutState] = PrivateAttr(default_factory=SessionStates)

@@ -12,7 +12,9 @@ stands for the response itself (``{"response": true}``). Each of the others has
 - ``parent``: the trace that its first call continues (0 is the response), or null,
 - ``reason``: why it continues none,
 - ``"trained": false`` if it is a repeated call and the other one was used, or one beside the work (a title),
-- what the program said of its first call: ``thread``, ``window``, ``auxiliary``, ``disagreement``.
+- what is known of its first call if a program made it: ``thread`` and ``parent_thread``, ``window`` and ``kind`` as the
+  program names them, ``follows`` (the trace after which the thread began anew, with its history summed up),
+  ``auxiliary``, ``disagreement``.
 
 Calls without tokens form traces, too, by what was said.
 """
@@ -40,6 +42,7 @@ Item = dict[str, Any]
 Trace = dict[str, Any]
 MAIN: Final = 0
 AUXILIARY: Final = "auxiliary"  # a call beside the work, such as a title
+FOLLOWS: Final = "follows"  # the call, in a trace its place, after which a thread began anew
 # The agent meant to begin anew, or nothing else was possible. Other tokens for the same conversation are a mistake,
 # which the continuity check reports.
 INTENDED: Final = frozenset({RootReason.SEPARATE, RootReason.CHANGED, RootReason.TIE, RootReason.UNKNOWN})
@@ -64,7 +67,12 @@ def complete(record: dict[str, Any], calls: Sequence[CallFields]) -> None:
             lost += 1
     others = [call for call in calls if call[ID] not in captured.place]
     if others or any(call[REASON] in INTENDED for call in calls):
-        record[TRACES_KEY_NAME] = [{"response": True}, *_traces(others, captured, writer)]
+        main = next((call for call in calls if captured.place.get(call[ID]) == MAIN), None)
+        traces = [{"response": True, **(main or {}).get(NOTES, {})}, *_traces(others, captured, writer)]
+        for trace in traces:
+            if FOLLOWS in trace:
+                trace[FOLLOWS] = captured.place.get(trace[FOLLOWS])
+        record[TRACES_KEY_NAME] = traces
     if lost:
         record[LOST_CALLS_KEY] = lost
     if writer.latest is not None:

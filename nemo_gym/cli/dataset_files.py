@@ -27,6 +27,7 @@ from nemo_gym.exporting.pipeline import export_rollouts
 from nemo_gym.exporting.recipe import Recipe
 from nemo_gym.filters import parse_filter
 from nemo_gym.io.files import replacing
+from nemo_gym.io.process import settle_heap
 from nemo_gym.io.progress_bars import open_bar
 from nemo_gym.prompt import MaterializePromptsConfig
 from nemo_gym.prompt import materialize_prompts as materialize
@@ -49,6 +50,7 @@ def export_dataset(arguments: Arguments) -> int:
     """Select rollouts, write them in the requested format, and report."""
     recipe = read_parameters(Recipe, with_files(arguments, "input", as_list=True))
     parse_filter(recipe.filter)  # a mistake is reported before anything is read
+    settle_heap()  # rows are thousands of objects and never garbage that has to be searched for
     report = export_rollouts(recipe, _bar, command=shlex.join(["ng_export", *arguments.typed]))
     console.note(report.text())
     for path in report.paths():

@@ -9,7 +9,7 @@ commands (collection, evaluation, data) define their own classes.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
@@ -121,7 +121,7 @@ def check_prompt(path: str | None) -> None:
 
 def _refuse_unknown(parsed: ParsedConfig, described: type[BaseModel]) -> None:
     names, removed = parameter_names(described), removed_from(described)
-    elsewhere: Mapping[str, str] = getattr(described, "elsewhere", {})
+    elsewhere: dict[str, str] = getattr(described, "elsewhere", {})
     reasons = {name: f"the parameter {name} was removed" for name in removed}
     reasons |= {name: f"NeMo Gym 0.7.0 has the parameter {name}, which does not exist here" for name in elsewhere}
     if gone := [name for name in reasons if name in parsed.config]:

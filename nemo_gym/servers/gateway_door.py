@@ -18,7 +18,14 @@ from nemo_gym.capture.gateway import ID_FORM, Access, Gateway, GatewayAttempt
 from nemo_gym.conversion.programs.dialects import Dialect, route_of
 from nemo_gym.servers.direct.handlers import read_all
 from nemo_gym.servers.middleware.rollout_scope import PATH_PREFIX
-from nemo_gym.servers.program_exchange import Exchange, FinishedReply, ask_server, closed_reply, error_reply, send_reply
+from nemo_gym.servers.program_exchange import (
+    FinishedReply,
+    ProgramExchange,
+    ask_server,
+    closed_reply,
+    error_reply,
+    send_reply,
+)
 
 _MODELS: Final = r"/v1/models(/.*)?|/v1beta/models"
 
@@ -64,7 +71,7 @@ class GatewayDoor:
             await send_reply(await _other(attempt, app, scope, address.path), send)
         else:
             body = await read_all(receive)
-            exchange = Exchange(attempt, app, scope, address.path, route)
+            exchange = ProgramExchange(attempt, app, scope, address.path, route)
             await _until_gone(attempt, exchange.answer(body, send), receive)
 
 

@@ -15,9 +15,9 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Scope, Send
 
-from nemo_gym.capture.calls import CapturedCall, kept_calls
+from nemo_gym.capture.calls import AnsweredRequest, CapturedCall, answered_request
 from nemo_gym.capture.gateway import GatewayAttempt
-from nemo_gym.capture.program_calls import ProgramCall, keep_answer, thread_hint
+from nemo_gym.capture.program_calls import ProgramCall, keep_answer, likely_parents, thread_hint
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.conversion.programs.dialects import (
     Answered,
@@ -84,7 +84,7 @@ async def send_reply(reply: FinishedReply, send: Send) -> None:
 
 
 @dataclass(slots=True)
-class Exchange:
+class ProgramExchange:
     """One call of a program."""
 
     attempt: GatewayAttempt
@@ -125,14 +125,14 @@ class Exchange:
         streams = self.route.streams or given.get("stream") is True
         if streams and self.route.dialect is not Dialect.GEMINI:  # whose clients expect nothing but completions
             self._signs = asyncio.create_task(self._show_life(send))
-        kept: list[CapturedCall] = []
-        kept_calls.set(kept)
+        answered = AnsweredRequest(likely_parents(each.hint, self.attempt.calls))
+        answered_request.set(answered)
         reply = await self._ask_until_up(orjson.dumps(adapted.body), each)
         each.ended, each.status = time.time(), reply.status
         if reply.status != 200:
             return self._failed(each, reply, streams=streams)
         completion = orjson.loads(reply.body)
-        self._keep(each, adapted, completion, kept[-1] if kept else None)
+        self._keep(each, adapted, completion, answered.kept[-1] if answered.kept else None)
         completion = restore(self.route.dialect, completion, adapted.names)
         if not streams:
             return reply._replace(body=encode_whole(completion))

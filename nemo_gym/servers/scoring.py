@@ -11,7 +11,9 @@ because it would fail only after the model calls of a rollout are paid for. Para
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, get_type_hints
 
@@ -24,6 +26,7 @@ from nemo_gym.schemas.record import is_metric_name
 from nemo_gym.schemas.rows import RESPONSE_KEY_NAME
 
 Row = dict[str, Any]
+_IN_THREADS: Final[ContextVar[bool]] = ContextVar("in_threads", default=True)
 StateOf = Callable[[Request], Any]
 
 _FORMS: Final = "(task, response) or (task, response, state)"
@@ -114,10 +117,23 @@ def _is_handler(verify: Callable[..., Any], parameters: list[inspect.Parameter])
     return any(isinstance(kind, type) and issubclass(kind, BaseModel | Request) for kind in kinds)
 
 
+@contextmanager
+def without_threads() -> Iterator[None]:
+    """Run authors' functions where they are awaited: a signal can interrupt them there, and nowhere else."""
+    token = _IN_THREADS.set(False)
+    try:
+        yield
+    finally:
+        _IN_THREADS.reset(token)
+
+
 async def call_author(function: Callable[..., Any], *values: Any, **named: Any) -> Any:
     """Call a function of an environment's author: a coroutine function here, any other in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*values, **named)
+    if not _IN_THREADS.get():
+        result = function(*values, **named)
+        return await result if isinstance(result, Awaitable) else result
     result = await asyncio.to_thread(function, *values, **named)
     return await result if isinstance(result, Awaitable) else result
 

@@ -39,7 +39,9 @@ class Level:
 
 LEVELS: Final = {
     1: Level(1, ("operator", "condition", "off_by_one"), shown=True),
-    2: Level(1, ("operator", "condition", "off_by_one", "dropped_branch", "swapped_arguments", "removed_body"), shown=False),
+    2: Level(
+        1, ("operator", "condition", "off_by_one", "dropped_branch", "swapped_arguments", "removed_body"), shown=False
+    ),
     3: Level(2, ("condition", "off_by_one", "dropped_branch", "swapped_arguments", "removed_body"), shown=False),
 }
 

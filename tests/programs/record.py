@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,13 @@ class Program:
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
+    last_command: str = ""
+    full_at: int | None = None
 
 
-BASH_BLOCK = "THOUGHT: I write it.\n\n```mswea_bash_command\necho hello > hello.txt\n```"
-BASH_END = "THOUGHT: Done.\n\n```mswea_bash_command\necho COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n```"
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 AIDER_EDIT = "hello.txt\n```\n<<<<<<< SEARCH\n=======\nhello\n>>>>>>> REPLACE\n```\n"
+CODEX_OPTIONS = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--ephemeral"]
 CODEX = """model = "scripted"
 model_provider = "gym"
 [model_providers.gym]
@@ -60,6 +62,45 @@ wire_api = "responses"
 OPENCODE = """{"provider": {"gym": {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": "{base_url}", "apiKey":
 "{api_key}"}, "models": {"scripted": {}}}}, "model": "gym/scripted", "small_model": "gym/scripted"}"""
 OPENAI = {"OPENAI_BASE_URL": "{base_url}", "OPENAI_API_BASE": "{base_url}", "OPENAI_API_KEY": "{api_key}"}
+AIDER_OPTIONS = ["--model", "openai/scripted", "--yes-always", "--no-git", "--no-check-update", "--edit-format", "diff"]
+AIDER_OPTIONS += ["--no-show-model-warnings", "--no-analytics"]
+RUN = """import subprocess, sys
+def run(command: str) -> str:
+    \"\"\"Run a command.
+
+    Args:
+        command: The command for bash.
+    \"\"\"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    return done.stdout + done.stderr
+"""
+SMOLAGENTS = f"""{RUN}
+from smolagents import OpenAIServerModel, ToolCallingAgent, tool
+import os
+model = OpenAIServerModel("scripted", api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"])
+print(ToolCallingAgent([tool(run)], model, planning_interval=4).run(sys.argv[1]))
+"""
+OPENAI_AGENTS = f"""{RUN}
+from agents import Agent, Runner, function_tool, set_tracing_disabled
+set_tracing_disabled(True)
+second = Agent("second", model="scripted", tools=[function_tool(run)])
+tools = [function_tool(run), second.as_tool("ask_second", "Asks another agent.")]
+agent = Agent("first", model="scripted", instructions="Use tools.", tools=tools, handoffs=[second])
+print(Runner.run_sync(agent, sys.argv[1], max_turns=30).final_output)
+"""
+LANGGRAPH = f"""{RUN}
+from langchain_openai import ChatOpenAI
+from langgraph.prebuilt import create_react_agent
+agent = create_react_agent(ChatOpenAI(model="scripted", streaming=True), [run])
+print(agent.invoke({{"messages": [("user", sys.argv[1])]}}, {{"recursion_limit": 60}})["messages"][-1].content)
+"""
+PYDANTIC_AI = f"""{RUN}
+from pydantic_ai import Agent
+agent = Agent("openai-chat:scripted", instructions="Use tools.", tools=[run])
+print(agent.run_sync(sys.argv[1]).output)
+other = Agent("openai-responses:scripted", instructions="Use tools.", tools=[run])
+print(other.run_sync(sys.argv[1]).output)
+"""
 PROGRAMS = {
     "codex": Program(
         [
@@ -106,28 +147,28 @@ PROGRAMS = {
             "MSWEA_CONFIGURED": "true",
             "MSWEA_COST_TRACKING": "ignore_errors",
         },
-        texts=[BASH_BLOCK, BASH_END],
+        last_command=SUBMIT,
     ),
     "aider": Program(
-        [
-            "{venv}/bin/aider",
-            "--model",
-            "openai/scripted",
-            "--message",
-            "{prompt}",
-            "--yes-always",
-            "--no-git",
-            "--no-check-update",
-            "--no-show-model-warnings",
-            "--no-analytics",
-            "--edit-format",
-            "diff",
-            "hello.txt",
-        ],
+        ["{venv}/bin/aider", *AIDER_OPTIONS, "--message", "{prompt}", "hello.txt"],
         {**OPENAI, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
         texts=[AIDER_EDIT, "Done."],
     ),
+    "smolagents": Program(["{venv}/bin/python", "{home}/agent.py", "{prompt}"], OPENAI, {"agent.py": SMOLAGENTS}),
+    "openai-agents": Program(["{venv}/bin/python", "{home}/agent.py", "{prompt}"], OPENAI, {"agent.py": OPENAI_AGENTS}),
+    "langgraph": Program(["{venv}/bin/python", "{home}/agent.py", "{prompt}"], OPENAI, {"agent.py": LANGGRAPH}),
+    "pydantic-ai": Program(["{venv}/bin/python", "{home}/agent.py", "{prompt}"], OPENAI, {"agent.py": PYDANTIC_AI}),
 }
+# The same programs when their context is full: they sum up their history and go on. Their sub-agents run beside them.
+PROGRAMS["codex+compaction"] = replace(
+    PROGRAMS["codex"],
+    files={".codex/config.toml": "model_auto_compact_token_limit = 50000\n" + CODEX},
+    full_at=5,
+)
+FULL = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "50"}
+PROGRAMS["claude-code+compaction"] = replace(
+    PROGRAMS["claude-code"], env={**PROGRAMS["claude-code"].env, **FULL}, full_at=7
+)
 
 
 class Recorder:
@@ -177,7 +218,10 @@ def openai_server(url: str) -> Any:
 async def record(folder: Path, name: str) -> tuple[Recorder, AttemptReport, str]:
     """Run a program once."""
     program = PROGRAMS[name]
-    async with scripted_endpoint(ScriptedModel(program.texts)) as url, host_gym(openai_server(url)) as gym:
+    async with (
+        scripted_endpoint(ScriptedModel(program.texts, program.last_command, program.full_at)) as url,
+        host_gym(openai_server(url)) as gym,
+    ):
         mark_rollout(0, 0, 1)
         attempt = await open_attempt(gym.client, "policy_model")
         recorder = Recorder(attempt)
@@ -188,7 +232,7 @@ async def record(folder: Path, name: str) -> tuple[Recorder, AttemptReport, str]
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         root = f"http://127.0.0.1:{runner.addresses[0][1]}"
         with tempfile.TemporaryDirectory() as place:
-            output = await run(program, folder, name, Path(place), root, attempt.api_key)
+            output = await run(program, folder, name.partition("+")[0], Path(place), root, attempt.api_key)
             recorder.recorded[:] = [without_machine(each, place, str(folder), root) for each in recorder.recorded]
         await runner.cleanup()
         return recorder, await attempt.close(), output
@@ -240,11 +284,12 @@ async def run(program: Program, folder: Path, name: str, place: Path, root: str,
 
 def version_of(folder: Path, name: str) -> str:
     """The version of an installed program."""
+    name = name.partition("+")[0]
     packages = {"codex": "@openai/codex", "claude-code": "@anthropic-ai/claude-code", "opencode": "opencode-ai"}
     packages |= {"qwen-code": "@qwen-code/qwen-code", "gemini-cli": "@google/gemini-cli"}
     names = {"aider": "aider_chat", "langgraph": "langgraph", "pydantic-ai": "pydantic_ai_slim"}
-    if name.partition("@")[0] in packages:
-        described = folder / name / "node_modules" / packages[name.partition("@")[0]] / "package.json"
+    if name in packages:
+        described = folder / name / "node_modules" / packages[name] / "package.json"
         return str(json.loads(described.read_text())["version"])
     stem = names.get(name, name.replace("-", "_"))
     [found] = (folder / f"venv-{name}").glob(f"lib/python*/site-packages/{stem}-*.dist-info")

@@ -1,6 +1,7 @@
 """An endpoint that plays a coding model: it calls the tools that a request offers, one by one, then answers."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -36,12 +37,15 @@ VALUES: Mapping[str, Any] = {
     "answer": "Done.",
     "code": "print('hello')",
 }
-MOST_CALLS = 14
+TITLE = '{"title": "Say hello"}'
+SUMMARY = "<summary>The user wants hello in hello.txt; it has been written, and was read several times.</summary>"
+LEAST_CALLS, MOST_CALLS = 8, 14
 
 
 def tools_of(body: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """The names and parameters of the tools of a chat, those that run commands and write files first."""
     found = [(tool["function"]["name"], tool["function"].get("parameters") or {}) for tool in body.get("tools") or ()]
+    found = [tool for tool in found if tool[0] != "final_answer"]
     eager = ("bash", "shell", "exec", "write", "run")
     return sorted(found, key=lambda tool: not any(word in tool[0].lower() for word in eager))
 
@@ -78,8 +82,10 @@ def is_side_call(body: Mapping[str, Any]) -> bool:
 class ScriptedModel:
     """Answers chats: call after call, then a text. Text for programs without tools comes from ``texts``."""
 
-    def __init__(self, texts: list[str] | None = None) -> None:
+    def __init__(self, texts: list[str] | None = None, last_command: str = "", full_at: int | None = None) -> None:
         self.texts = texts or []
+        self.full_at = full_at  # the turn at which the context seems to be full, so that a program sums up its history
+        self.last_command = last_command  # with which a program ends
         self.asked: list[dict[str, Any]] = []
 
     def message(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,31 +93,83 @@ class ScriptedModel:
         made = sum(message["role"] == "assistant" for message in body["messages"])
         tools = tools_of(body)
         if is_side_call(body):
-            text = self.texts[min(made, len(self.texts) - 1)] if self.texts else '{"title": "Say hello"}'
+            text = self.texts[min(made, len(self.texts) - 1)] if self.texts else TITLE
+            if "summary" in json.dumps(body["messages"][-1]):
+                text = SUMMARY
             return {"role": "assistant", "content": text}
-        if made >= min(len(tools), MOST_CALLS):
-            final = next((name for name, _ in tools if name == "final_answer"), None)
-            if final is None:
-                return {"role": "assistant", "content": "Done."}
-            return self._call(final, {"answer": "Done."}, made)
-        name, schema = tools[made]
-        return self._call(name, arguments_of(schema), made)
+        if made >= max(min(len(tools), MOST_CALLS), LEAST_CALLS):
+            if self.last_command:
+                return self._call(tools[0][0], {"command": self.last_command}, made)
+            if any(tool["function"]["name"] == "final_answer" for tool in body["tools"]):
+                return self._call("final_answer", {"answer": "Done."}, made)
+            return {"role": "assistant", "content": "Done."}
+        name, schema = tools[made % len(tools)]
+        arguments = arguments_of(schema)
+        if "message" in schema.get("properties", {}):  # to another agent
+            arguments["message"] = VALUES["message"]
+        return self._call(name, arguments, made)
 
     def _call(self, name: str, arguments: Mapping[str, Any], number: int) -> dict[str, Any]:
         function = {"name": name, "arguments": json.dumps(arguments)}
         text = f"I call {name}." if number % 2 else None
-        calls = [{"id": f"call_{number}_{len(self.asked)}", "type": "function", "function": function}]
+        calls = [{"id": f"call_{number}", "type": "function", "function": function}]
         return {"role": "assistant", "content": text, "tool_calls": calls}
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.asked.append(body)
+        return web.json_response(self.completion(body))
+
+    def completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The completion of a chat."""
         message = self.message(body)
         reason = "tool_calls" if message.get("tool_calls") else "stop"
-        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        turns = sum(message["role"] == "assistant" for message in body["messages"])
+        read = 100
+        if turns == self.full_at:
+            read, self.full_at = 190_000, None
+        usage = {"prompt_tokens": read, "completion_tokens": 10, "total_tokens": read + 10}
         choice = {"index": 0, "finish_reason": reason, "message": message}
         whole = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "scripted"}
-        return web.json_response({**whole, "choices": [choice], "usage": usage})
+        return {**whole, "choices": [choice], "usage": usage}
+
+
+class ScriptedEngine(ScriptedModel):
+    """The same as an engine that tells its tokens, which are the words of a conversation."""
+
+    def __init__(self, texts: list[str] | None = None) -> None:
+        super().__init__(texts)
+        self.words: dict[str, int] = {}
+        self.sampled: list[list[int]] = []
+
+    def ids(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        return [self.words.setdefault(word, len(self.words) + 1) for word in re.findall(r"\s+|\w+|[^\w\s]", text)]
+
+    def completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The completion with its tokens."""
+        whole = super().completion(body)
+        choice = whole["choices"][0]
+        said = _rendered(choice["message"])
+        prompt = self.ids(json.dumps(body.get("tools")) + "".join(map(_turn, body["messages"])) + "\n<assistant>\n")
+        tokens = self.ids(said)
+        self.sampled.append(tokens)
+        choice |= {"token_ids": tokens, "logprobs": {"content": [{"token": "x", "logprob": -0.5} for _ in tokens]}}
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(tokens)}
+        return {**whole, "prompt_token_ids": prompt, "usage": usage | {"total_tokens": len(prompt) + len(tokens)}}
+
+
+def _turn(message: Mapping[str, Any]) -> str:
+    return f"\n<{message['role']}>\n{_rendered(message)}"
+
+
+def _rendered(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    text = content if isinstance(content, str) else "".join(str(part.get("text")) for part in content)
+    calls = [
+        f"<call>{call['function']['name']}{call['function']['arguments']}" for call in message.get("tool_calls") or ()
+    ]
+    return text + "".join(calls) + "<end>"
 
 
 @asynccontextmanager

@@ -38,6 +38,7 @@ function RolloutPage({ source, detail, place, files }) {
   const timing = useMemo(() => recorded ?? ownTiming(record), [record, recorded]);
   const tabs = [
     ["transcript", "Transcript"],
+    diffOf(record) && ["changes", "Changes"],
     hasTokens(record) && ["tokens", "Tokens"],
     ["timing", "Timing"],
     ["raw", "Raw"],
@@ -61,6 +62,7 @@ function RolloutPage({ source, detail, place, files }) {
       }
     </div>
     ${tab === "transcript" && html`<${Transcript} record=${record} search=${place.search} />`}
+    ${tab === "changes" && html`<${Changes} diff=${diffOf(record)} />`}
     ${tab === "tokens" && html`<${Tokens} record=${record} continuity=${detail.continuity} />`}
     ${tab === "timing" && html`<${Waterfall} timing=${timing} missing=${detail.timing?.missing} />`} ${tab === "raw" && html`<${Raw} record=${record} />`}
   </main>`;
@@ -187,6 +189,21 @@ function LongField({ name, value }) {
         : html`<${JsonTree} value=${value} />`)
     }
   </div>`;
+}
+
+/** What an agent changed in its files, as the environment or the agent recorded it. */
+function diffOf(record) {
+  const diff = record.workspace_diff ?? record.workspace?.diff;
+  return typeof diff === "string" ? diff : "";
+}
+
+function Changes({ diff }) {
+  const kinds = { "+": "added", "-": "removed", "@": "hunk" };
+  const kindOf = (line) => (/^(?:\+\+\+|---) /.test(line) ? "file" : (kinds[line[0]] ?? ""));
+  const lines = clean(diff.slice(0, RAW_SHOWN)).split("\n");
+  return html`<pre class="diff">
+${lines.map((line, number) => html`<span key=${number} class=${kindOf(line)}>${`${line}\n`}</span>`)}</pre
+  >`;
 }
 
 function Raw({ record }) {

@@ -9,34 +9,20 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Final
+
+from nemo_gym.io.process import available_memory
 
 FIRST_GUESS: Final = 512 << 20
 RESERVE: Final = 0.1  # of the free memory, which is left alone
 LOOK_AGAIN_S: Final = 1.0
 _REMEMBERED: Final = 50  # peaks
-_MEMINFO: Final = Path("/proc/meminfo")
-_CGROUPS: Final = (  # of a container: what it may use, and what it uses
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
-)
-
-
-def free_memory() -> int:
-    """The bytes that programs may still take, on the machine or in the container."""
-    fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    for most, used in _CGROUPS:
-        if most.is_file() and used.is_file() and (limit := most.read_text().strip()).isdigit():
-            free = min(free, int(limit) - int(used.read_text()))
-    return max(0, free)
 
 
 class MemoryGate:
     """Lets programs start while there is memory for them."""
 
-    def __init__(self, *, most: int | None, free: Callable[[], int] = free_memory) -> None:
+    def __init__(self, *, most: int | None, free: Callable[[], int | None] = available_memory) -> None:
         self._most = most
         self._free = free
         self._running: dict[object, int] = {}
@@ -51,7 +37,8 @@ class MemoryGate:
 
     def has_room(self) -> bool:
         promised = sum(max(0, self.expected - used) for used in self._running.values())
-        return not self._running or self.expected + promised <= self._free() * (1 - RESERVE)
+        free = self._free()
+        return not self._running or free is None or self.expected + promised <= free * (1 - RESERVE)
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator["MemoryPlace"]:

@@ -75,9 +75,10 @@ def kill_one(collector: int, chance: random.Random) -> str:
 
 
 def main(kills: int) -> int:
-    chance, done, base = random.Random(7), Counter[str](), AttemptFolders().base
+    chance, done = random.Random(7), Counter[str]()
     with tempfile.TemporaryDirectory() as name, scripted_endpoint() as endpoint:
         folder = Path(name)
+        base = folder / AttemptFolders().base.name  # of collectors with this folder for temporary files
         (folder / "environment.py").write_text(ENVIRONMENT)
         output = folder / "rollouts.jsonl"
         agent = str(ROOT / "examples/shell_agent.yaml")
@@ -88,7 +89,7 @@ def main(kills: int) -> int:
             process = subprocess.Popen(
                 [*started, *options, "--model-api-key", "none", *more],
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                env={**os.environ, "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS": "50"},
+                env={**os.environ, "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS": "50", "TMPDIR": name},
             )  # fmt: skip
             while process.poll() is None:
                 time.sleep(chance.uniform(0.2, 2.5))

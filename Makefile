@@ -21,7 +21,7 @@ define set_up
 	@touch $@
 endef
 
-.PHONY: help demo train test clients check format ray-chaos lowest engines bench bench-all mutants soak soak-kills clean
+.PHONY: help demo train test clients check format ray-chaos worlds lowest engines bench bench-all agents mutants soak soak-kills clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -49,7 +49,7 @@ train: $(TRAIN) ## train a real small model on its own rollouts and see the rewa
 test: $(DEV) ## run the tests
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
-clients: $(DEV) ## run model servers with the clients of LangChain, pydantic-ai and openai-agents
+clients: $(DEV) ## run model servers with the clients of Google, LangChain, pydantic-ai and openai-agents
 	$(PIP) -e '.[clients]'
 	$(BIN)/python -m pytest -q tests/servers/models/test_clients.py
 
@@ -65,6 +65,9 @@ check: $(DEV) ## format check, lint, types, tests: what CI runs
 
 ray-chaos: $(DEV) ## repeatedly kill actors, nodes and connections of a collection on Ray (minutes)
 	$(BIN)/python -m pytest -q -s -n 0 -o pythonpath=tests/executors tests/executors/chaos_ray.py
+
+worlds: $(DEV) ## try to break out of worlds with bombs and in real Podman containers (minutes; as root, or set up for Podman)
+	$(BIN)/python -m pytest -q -n 0 -rs -o pythonpath=tests/sandbox tests/sandbox/real_worlds.py
 
 lowest: ## run the tests on the lowest supported versions of the dependencies
 	@test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
@@ -91,6 +94,10 @@ bench-all: bench ## these and all other measurements: scale, concurrency, viewer
 	$(BIN)/python benchmarks_perf/bench_sandbox.py
 	$(BIN)/python benchmarks_perf/bench_mcp.py
 	$(BIN)/python benchmarks_perf/bench_local_model.py
+
+agents: $(DEV) ## run Codex, Claude Code and nine other programs as agents, with faults (PROGRAMS=codex,aider; installs 2 GB, half an hour)
+	$(BIN)/python -m pytest -q -s -n 0 --timeout 180 tests/programs/real_programs.py
+	PYTHONPATH=. $(BIN)/python tests/programs/kill_programs.py
 
 mutants: $(DEV) ## change the code on purpose and see whether the tests notice (ARGS="--seed 2"; half an hour)
 	$(BIN)/python scripts/mutants.py $(ARGS)

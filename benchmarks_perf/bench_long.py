@@ -25,6 +25,7 @@ import uvloop
 from processes import ROOT, mock_engine
 
 from nemo_gym.config.parse import parse_config
+from nemo_gym.io.process import settle_heap
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.store.outcome import Completed, PlannedRollout
 from nemo_gym.schemas.call_tokens import read_calls
@@ -113,6 +114,7 @@ async def measure(turns: int, rollouts: int, rounds: int) -> dict[str, float]:
         async with host_gym(gym_config(url)) as gym:
             attempt = AgentAttempt(gym.client)
             await collect(attempt, 1)
+            settle_heap()  # as the command does
             await recorded(url)
             with counted_bytes() as sent:
                 [line] = await collect(attempt, 1)

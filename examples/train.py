@@ -28,7 +28,6 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.exporting.pipeline import export_rollouts
 from nemo_gym.exporting.recipe import Recipe
 from nemo_gym.metrics.compare import ComparedRun, compare_runs, read_contents
-from nemo_gym.metrics.report import comparison_text
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.servers.gym import host_gym
@@ -192,7 +191,7 @@ def report(options: Options, before: Path, after: Path) -> None:
     (options.output / f"comparison_{options.method}.json").write_text(json.dumps(found.as_dict(), indent=2))
     chart = options.output / f"before_and_after_{options.method}.svg"
     chart.write_text(before_and_after_svg(found, title=f"Held-out reward before and after {options.method}"))
-    print(f"\n{comparison_text(found)}\n{chart}")
+    print(f"\n{found.text()}\n{chart}")
 
 
 def stage(name: str, work: Callable[[], None]) -> None:

@@ -43,6 +43,7 @@ from nemo_gym.servers.models.protocols import (
     MESSAGES,
     add_counting_routes,
     add_error_handlers,
+    add_gemini_routes,
     add_models_route,
     reply_to_messages,
     request_of_messages,
@@ -166,6 +167,13 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
             )
             add_streaming_route(app, path, noting(cached(self._handler(name))), relay, losses=self._losses)
         app.post(MESSAGES)(noting(self.messages))
+        add_gemini_routes(
+            app,
+            self._responses_handler(),
+            self.count_input_tokens,
+            losses=self._losses,
+            extras=self.sampling_extras(),
+        )
         add_counting_routes(app, self.count_input_tokens, self.count_message_tokens)
         add_models_route(app, self.model_names())
         if self._capture is not None:
@@ -247,12 +255,11 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
 
     async def messages(self, request: Request, body: AnthropicMessagesRequest = Body()) -> Response:
         """Complete one request of Anthropic's Messages API, by way of ``/v1/responses``."""
+        handler, extras = self._responses_handler(), self.sampling_extras()
+        return await reply_to_messages(handler, request, body, losses=self._losses, extras=extras)
+
+    def _responses_handler(self) -> Callable[..., Any]:
+        """The handler of ``/v1/responses``, for requests that were converted to it."""
         relay, cached = self._handler("responses"), self._cached_calls
         handler = relay if takes_unread(relay) else self.responses
-        return await reply_to_messages(
-            handler if cached is None else cached.wrap(handler),
-            request,
-            body,
-            losses=self._losses,
-            extras=self.sampling_extras(),
-        )
+        return handler if cached is None else cached.wrap(handler)

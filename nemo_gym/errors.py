@@ -42,6 +42,13 @@ class ConfigError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:  # so that tracebacks, and cells of a notebook, show it too
+            self.add_note(f"\nhint: {hint}")
+
+    def reword(self, hint: str) -> None:
+        """Give the hint other words."""
+        self.hint = hint
+        self.__notes__ = [f"\nhint: {hint}"]
 
     def __str__(self) -> str:
         return self.message

@@ -41,6 +41,7 @@ from nemo_gym.rollouts.agents import RUN_PATH, AgentClient, Agents, agents_of
 from nemo_gym.rollouts.attempt import AgentAttempt, as_completed, attempt_through
 from nemo_gym.rollouts.concurrency import limit_for
 from nemo_gym.rollouts.dispatch import Attempt
+from nemo_gym.rollouts.memory_limit import MemoryLimit
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.plan import PlanSource, PlanSpec, resolve_overrides
 from nemo_gym.rollouts.run import CollectionRun, RunControl, RunListener, StopSwitch, run_collection
@@ -273,8 +274,10 @@ def _tracked(config: RolloutCollectionConfig) -> TrackedRun:
 def _control(
     config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch | None, listeners: Sequence[RunListener]
 ) -> RunControl:
+    limit = limit_for(config.num_samples_in_parallel, window=DEFAULT_WINDOW)
+    is_chosen = isinstance(config.num_samples_in_parallel, int) and config.num_samples_in_parallel > 0
     return RunControl(
-        limit=limit_for(config.num_samples_in_parallel, window=DEFAULT_WINDOW),
+        limit=limit if is_chosen else MemoryLimit(limit),
         max_failures=config.max_failures,
         budget=_budget(config, agents),
         prices=agents.prices,

@@ -25,6 +25,7 @@ LAYERS = [
     "config",
     "filters",
     "capture",
+    "programs",
     "servers",
     "rollouts",
     "executors",
@@ -41,7 +42,7 @@ LAYERS = [
 # The packages of each layer that has several, lowest first: imports between them point up this list too.
 PACKAGES = {
     "sandbox": ["sandbox/inside", "sandbox", "sandbox/providers"],
-    "conversion": ["conversion", "conversion/anthropic", "conversion/programs"],
+    "conversion": ["conversion", "conversion/anthropic", "conversion/gemini", "conversion/programs"],
     "servers": [
         "servers/http",
         "servers/middleware",

@@ -32,5 +32,6 @@ def test_its_cells_run_from_top_to_bottom(tmp_path: Path) -> None:
 
     shown = json.dumps([cell.get("outputs", []) for cell in notebook.cells])
     assert "<svg" in shown
+    assert "\\rCollecting rollouts: 100%|" in shown  # a bar that redraws itself
     assert "4 tasks, difference -0.50" in shown
     assert len((tmp_path / "sft.jsonl").read_text("utf-8").splitlines()) == 6

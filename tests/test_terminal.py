@@ -150,6 +150,27 @@ def test_warnings_have_lines_of_their_own_above_the_bar(folder: Path, mock_model
     assert ("running=" in bars[0]) == (columns > 80)
 
 
+SCRIPT = """
+import nemo_gym
+
+run = nemo_gym.collect("example_single_tool_call", model="openai:mock", base_url="URL", api_key="none", repeats=8)
+"""
+
+
+@pytest.mark.parametrize("way", ["script", "workers"])
+def test_whoever_warns_does_it_above_the_bar(folder: Path, mock_model: "MockModel", way: str) -> None:
+    mock_model.set(latency="20", error_rate=0.3, seed=1)
+    (folder / "script.py").write_text(SCRIPT.replace("URL", mock_model.base_url))
+    command = ("python", "script.py") if way == "script" else (*COLLECT, CONFIG_PATHS, "+num_repeats=8", "+workers=2")
+    with window(folder, *command) as terminal:
+        assert terminal.wait() == 0, terminal.text
+
+    assert any(re.match(r"\d+ retr(y|ies) so far, the last: ", line) for line in terminal.screen), terminal.text
+    bars = [line for line in terminal.screen if "Collecting rollouts" in line]
+    assert len(bars) == 1
+    assert re.match(r"Collecting rollouts: 100%\|.*\| 40/40 \[.*\]$", bars[0])
+
+
 def test_the_tutorial_in_two_terminals_of_80_columns(folder: Path) -> None:
     with window(folder, "ng_run", CONFIG_PATHS) as servers:
         servers.read_until("Ctrl-C stops everything")

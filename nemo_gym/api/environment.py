@@ -15,6 +15,7 @@ one written by hand. Functions may be sync (they run in threads) or async. A par
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, NotRequired, Required, TypeVar, get_type_hints
@@ -26,7 +27,6 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import TypedDict
 
 from nemo_gym.base_resources_server import (
-    AnyVerifyRequest,
     BaseResourcesServerConfig,
     BaseSeedSessionResponse,
     ReverifyMode,
@@ -148,6 +148,7 @@ class Environment:
 
     def setup(self, function: Function) -> Function:
         """Make the state of each rollout: ``setup(task)`` or ``setup()``."""
+        _refuse_unless_callable(function, "setup", "(task)", at_most=1)
         self.setup_function = function
         return function
 
@@ -161,6 +162,7 @@ class Environment:
 
     def metrics(self, function: Function) -> Function:
         """Compute metrics of all rollouts, given the rollouts of each task as lists of dictionaries."""
+        _refuse_unless_callable(function, "metrics", "(tasks)", at_least=1, at_most=1)
         self.metrics_function = function
         return function
 
@@ -180,7 +182,10 @@ class Environment:
         definitions = [tool.definition() for tool in self.tools.values()]
         for number, task in enumerate(chosen() if callable(chosen) else chosen, start=1):
             if not isinstance(task, Mapping):
-                raise ConfigError(f"task {number} is not a dictionary but {type(task).__name__}: {task!r:.100}")
+                raise ConfigError(
+                    f"task {number} is not a dictionary but {type(task).__name__}: {task!r:.100}",
+                    hint="give dictionaries: one split of a dataset with several, table.to_dict('records') of pandas",
+                )
             yield self._row(task, definitions, number)
 
     def _row(self, task: Task, tools: list[dict[str, Any]], number: int) -> dict[str, Any]:
@@ -209,14 +214,15 @@ class Environment:
                 f"the environment {self.name or ''} has no verify function".replace("  ", " "),
                 hint="decorate a function with @<environment>.verify; it takes (task, response) and returns the reward",
             )
-        own = {"environment": self, "attacks": self.attacks, "known_holes": self.known_holes, "__module__": __name__}
-        return type("EnvironmentServer", (EnvironmentServer,), own)
+        own = {"environment": self, "attacks": self.attacks, "known_holes": self.known_holes, "code": self.file}
+        return type("EnvironmentServer", (EnvironmentServer,), own | {"__module__": __name__})
 
     async def seeded(self, task: Task) -> Any:
         """The state of a new rollout."""
         if self.setup_function is None:
             return None
-        takes_task = bool(inspect.signature(self.setup_function).parameters)
+        parameters = _signature(self.setup_function).parameters.values()
+        takes_task = any(each.default is each.empty or each.name == "task" for each in parameters)
         return await call_author(self.setup_function, *([task] if takes_task else []))
 
     @property
@@ -245,9 +251,11 @@ class EnvironmentServerConfig(BaseResourcesServerConfig):
 class EnvironmentServer(SimpleResourcesServer):
     """The resources server of an ``Environment``."""
 
+    code: ClassVar[Path | None]  # the file of the environment
     environment: ClassVar[Environment]
     config: EnvironmentServerConfig
     _states: SessionStates[_RolloutState] = PrivateAttr(default_factory=SessionStates)
+    _own_metrics: list[str] = PrivateAttr(default_factory=list)  # names of the author's metrics
 
     def setup_webserver(self) -> FastAPI:
         """Add a route for each tool to the standard ones."""
@@ -278,7 +286,7 @@ class EnvironmentServer(SimpleResourcesServer):
         return verify_handler(
             environment.verify_function,
             owner=f"environment {self.config.name}",
-            body=AnyVerifyRequest,
+            body=None,
             state_of=self._take_state if environment.is_stateful else None,
         )
 
@@ -289,7 +297,14 @@ class EnvironmentServer(SimpleResourcesServer):
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         """Compute the author's metrics, if there are any."""
         author = self.environment.metrics_function
-        return dict(author(tasks)) if author is not None else super().compute_metrics(tasks)
+        found = dict(author(tasks)) if author is not None else super().compute_metrics(tasks)
+        self._own_metrics = [name for name, value in found.items() if isinstance(value, int | float | str)]
+        return found
+
+    def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
+        """The means, and what the author computed."""
+        own = {name: agent_metrics[name] for name in self._own_metrics if name in agent_metrics}
+        return super().get_key_metrics(agent_metrics) | own
 
     def _take_state(self, request: Request) -> Any:
         found = self._states.pop(request.session[SESSION_ID_KEY], None)
@@ -309,6 +324,26 @@ class EnvironmentServer(SimpleResourcesServer):
 
         call_tool.__annotations__["body"] = tool.arguments  # the route takes the type of its body from here
         return call_tool
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature; an empty one for types such as ``dict``, which have none and can be called without arguments."""
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        return inspect.Signature()
+
+
+def _refuse_unless_callable(
+    function: Callable[..., Any], kind: str, form: str, *, at_least: int = 0, at_most: int
+) -> None:
+    """Refuse a function that can't be called with so many values, before a rollout is paid for that needs it."""
+    signature = _signature(function)
+    for number in range(at_least, at_most + 1):
+        with suppress(TypeError):
+            signature.bind(*[None] * number)
+            return
+    raise ConfigError(f"{kind}: {function.__name__}{signature} can't be called", hint=f"write it with {form}")
 
 
 def _filled(prompt: Prompt, task: Task) -> Any:

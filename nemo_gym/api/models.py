@@ -81,7 +81,12 @@ def named_model(
     server = provider.server if provider else f"{LOCAL}_model" if model == LOCAL else model
     if settings:
         values[POLICY_MODEL] = {RESPONSES_API_MODELS: {server: dict(settings)}}
-    return NamedModel(find_configuration(RESPONSES_API_MODELS, server), values)
+    try:
+        path = find_configuration(RESPONSES_API_MODELS, server)
+    except ConfigError as error:
+        endpoints = " or ".join(f"{each}:{model}" for each in PROVIDERS)
+        raise ConfigError(str(error), hint=f"for a model of an endpoint, write {endpoints}. {error.hint}") from None
+    return NamedModel(path, values)
 
 
 def _key(model: str, provider: Provider, given: str | None) -> str:

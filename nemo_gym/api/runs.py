@@ -13,17 +13,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Protocol, Self
 
 import msgspec
 
-from nemo_gym.api.checked import checked_options
+from nemo_gym.api.checked import checked_options, in_python
 from nemo_gym.conversion.work import AgentResponse, ToolCall, chat_messages, prompt_items
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, counted
 from nemo_gym.exporting.export_report import ExportReport
 from nemo_gym.exporting.pipeline import export_rollouts
 from nemo_gym.exporting.recipe import Recipe
 from nemo_gym.exporting.sft import UnfitError
+from nemo_gym.filters import parse_filter
+from nemo_gym.filters.marks import NO_MARK, Mark, mark_of, read_marks
 from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics import compare as comparing
 from nemo_gym.metrics.aggregate import mean_metrics
@@ -97,8 +100,9 @@ class PlannedTasks:
 class Rollout:
     """One completed rollout."""
 
-    def __init__(self, record: Record, planned: PlannedTasks) -> None:
+    def __init__(self, record: Record, planned: PlannedTasks, mark: Mark = NO_MARK) -> None:
         self.record = record
+        self.mark = mark  # what a person has said about it in the viewer: label, note, by, at
         self._planned = planned
 
     @property
@@ -185,21 +189,37 @@ class FailedAttempt:
         return cls(record.key, record.failure or "", message, attempt if isinstance(attempt, int) else 1, record)
 
 
+class OwnedFolder:
+    """A temporary folder that lives as long as the objects that refer to it."""
+
+    def __init__(self) -> None:
+        self.path = Path(mkdtemp(prefix="rollouts-"))
+        self._removal = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def keep(self) -> None:
+        """Leave the folder behind."""
+        self._removal.detach()
+
+
 class Run:
     """The rollouts of one run. Iterate over it; ``len`` is the number of completed rollouts."""
 
-    def __init__(self, path: str | Path, *, owned: Path | None = None) -> None:
+    def __init__(self, path: str | Path, *, owned: OwnedFolder | None = None) -> None:
         self.path = Path(path)
         if not self.path.is_file():
             raise ConfigPathNotFoundError(f"{self.path}: no such file", hint="name a rollout file")
         self.files = RunFiles.of(self.path)
-        if owned is not None:  # a temporary folder, which lives as long as this object
-            weakref.finalize(self, shutil.rmtree, owned, ignore_errors=True)
+        self._owned = owned
         self._viewer: ViewerPage | None = None
 
     def __iter__(self) -> Iterator[Rollout]:
-        planned = PlannedTasks(self.files.plan)
-        return (Rollout(line.record, planned) for line in read_records(self.path))
+        planned, marks = PlannedTasks(self.files.plan), read_marks(self.path)
+        return (Rollout(line.record, planned, mark_of(marks, line.record)) for line in read_records(self.path))
+
+    def select(self, condition: str) -> Iterator[Rollout]:
+        """The rollouts that match a filter as in the viewer: ``run.select('label == "good" and reward < 1')``."""
+        wanted = parse_filter(condition)
+        return (each for each in self if wanted.matches(each.record, file=str(self.path), **each.mark.columns))
 
     def __len__(self) -> int:
         return len(self.table)
@@ -260,7 +280,8 @@ class Run:
         The formats ``sft``, ``sft_tokens`` and ``sharegpt`` take solved rollouts, unless ``min_reward="all"``.
         """
         given = {"input": str(self.path), "format": format, "output": str(output), **rules}
-        return export_rollouts(checked_options(Recipe, given))
+        with in_python():
+            return export_rollouts(checked_options(Recipe, given))
 
     def to_pandas(self) -> Any:
         """A pandas table with a row for each rollout: key, agent, reward, final text, and single values."""

@@ -143,14 +143,18 @@ async def _unrelated(trial: Trial, judge: Bystander | None, *, full: float) -> d
 async def _play_all(
     trial: Trial, moves: Sequence[tuple[int, Move]], judge: Bystander | None, *, full: float
 ) -> list[Reward]:
+    """The rewards of all moves, up to the first that had to be interrupted: each of these takes seconds."""
     slots = asyncio.Semaphore(AT_ONCE)
+    rewards: list[Reward] = []
 
-    async def play(number: int, move: Move) -> Reward:
+    async def play(number: int, move: Move) -> None:
         async with slots:
-            played = await trial.hosted.play(trial.rows[number], move.player, judge)
-            return Reward(number, move, played, _gain(played, full))
+            if not any(reward.played.is_stalled for reward in rewards[-AT_ONCE:]):
+                played = await trial.hosted.play(trial.rows[number], move.player, judge)
+                rewards.append(Reward(number, move, played, _gain(played, full)))
 
-    return list(await asyncio.gather(*(play(*each) for each in moves)))
+    await asyncio.gather(*(play(*each) for each in moves))
+    return rewards
 
 
 def _gather(result: AttackResult, rewards: Iterable[Reward]) -> None:

@@ -14,23 +14,27 @@ from nemo_gym.audit.environment_probes import PROBES
 from nemo_gym.audit.findings import Check, CheckReport, Finding, counted, examine, examine_live, listed
 from nemo_gym.audit.hosted_environment import EnvironmentSubject, host_environment
 from nemo_gym.audit.players import BLIND_PLAYERS, Row
+from nemo_gym.audit.stalls import interrupted_stalls
 from nemo_gym.audit.trials import Trial, is_number, play_environment
+from nemo_gym.servers.scoring import without_threads
 
 NEXT_TURN: Final = "/next_turn"
 # Fields that may differ between rows that ask the same.
 LABELS: Final = frozenset({"id", "task_id", "uuid", "seed", "agent_ref", "license", "source", "split", "index"})
+STALLED_S: Final = 2.0
 RECORDED: Final = "data/example_rollouts.jsonl"
 
 
 async def check_environment(subject: EnvironmentSubject, *, attack: bool = False) -> CheckReport:
     """Play the tasks and check all that is visible from outside; with ``attack``, try to get rewards for nothing."""
-    async with host_environment(subject) as hosted:
+    async with host_environment(subject) as hosted, interrupted_stalls(STALLED_S):
         trial = await play_environment(subject, hosted)
         findings = examine(trial, TRIAL_CHECKS)
         if trial.rows:
             findings += await examine_live(trial, PROBES)
         if trial.rows and attack:
-            findings += await attack_environment(trial)
+            with without_threads():
+                findings += await attack_environment(trial)
     figures = trial.figures
     name, solved = subject.environment.name, figures["rows_solved"]
     summary = f"{name}: {counted(findings)}; {len(subject.tasks)} rows played, {solved} solved by what they expect"

@@ -27,6 +27,7 @@ from nemo_gym.audit.players import (
     tool_call_of,
 )
 from nemo_gym.audit.trials import Game, Trial
+from nemo_gym.servers.scoring import without_threads
 
 MAX_BLOCKED_S: Final = 0.02
 MUCH_TOO_LONG_S: Final = 0.5
@@ -186,10 +187,14 @@ async def slow_verification(trial: Trial) -> AsyncIterator[Finding]:
     blocked = [(each.blocked_s, "an ordinary answer") for each in usual]
     for number, unit in enumerate(HOSTILE):
         text = (unit * HOSTILE_LENGTH)[:HOSTILE_LENGTH]
-        hostile = await _quickest(trial.hosted, rows[number % len(rows)], [message(text)])
+        row, output = rows[number % len(rows)], [message(text)]
+        with without_threads():  # it may never end
+            hostile = await trial.hosted.verify(row, output)
         if hostile.crash is not None:
             text = f"fails on {HOSTILE_LENGTH} characters of {unit!r}: {hostile.crash[:300]}"
             yield Finding("error", "verification", text)
+            continue
+        hostile = await _quickest(trial.hosted, row, output)
         blocked.append((hostile.blocked_s, f"{HOSTILE_LENGTH} characters of {unit!r}"))
     longest, what = max(blocked)
     trial.figures |= {"verify_p95_s": p95, "longest_block_s": longest}

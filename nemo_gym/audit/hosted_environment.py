@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match
 
 from nemo_gym.audit.players import Item, Player, Row, ScriptedCall, message
+from nemo_gym.audit.stalls import STALLED
 from nemo_gym.config.instances import ServerInstance, find_references, read_instances
 from nemo_gym.config.keys import RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
 from nemo_gym.errors import ConfigError
@@ -124,6 +125,11 @@ class PlayedRollout:
     def crash(self) -> str | None:
         """The reason for a failure that the environment did not expect."""
         return self.failure if self.failure_class is None else None
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it was interrupted because it did not end."""
+        return STALLED in (self.crash or "")
 
 
 @dataclass

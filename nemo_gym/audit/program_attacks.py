@@ -243,7 +243,21 @@ def _queries(templates: Sequence[str]) -> AttackFunction:
 
 
 def _documents(sight: Sight) -> list[AnyMove]:
-    texts = ("{}", "[]", "null", "[{}]", "---\n", "<a/>", "a", '{"a": 1, "a": 2}', "!!str", "&a [*a]", "a = 1")
+    texts = (
+        "{}",
+        "[]",
+        "null",
+        "true",
+        "1",
+        "[{}]",
+        "---\n",
+        "<a/>",
+        "a",
+        '{"a": 1, "a": 2}',
+        "!!str",
+        "&a [*a]",
+        "a = 1",
+    )
     bare: list[AnyMove] = [*texts, *(f"```\n{text}\n```" for text in texts)]
     return bare if _ASKS_FOR_DOCUMENT.search(sight.everything) else []
 

@@ -1,5 +1,6 @@
-"""Attacks by tool calls: none that has an effect, every tool once, tool results repeated, and orders to a shell."""
+"""Attacks by tool calls: none with an effect, every tool once or with words of the prompt, results repeated, orders."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -16,6 +17,11 @@ _ORDERS: Final = (
 _TAKES_ORDERS: Final = ("command", "cmd", "code", "script", "program", "shell", "source")
 _TAKES_PATHS: Final = ("path", "file", "filename", "file_path")
 _PATHS: Final = (".", "/", "..", "tests", "answer.txt", "expected.json", "solution.py", "/proc/self/environ")
+_WORD: Final = re.compile(r"[^\W\d_]{3,}")
+MAX_WORDS: Final = 8
+MAX_NUMBERS: Final = 2
+MAX_CALLS: Final = 40
+HUGE: Final = "1000000"
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -60,6 +66,31 @@ def _last_result_repeated(sight: Sight) -> list[AnyMove]:
     return [CallingPlayer([each], _as_answer) for each in _random_calls(sight)]
 
 
+def _words_of_the_prompt(sight: Sight) -> list[AnyMove]:
+    """Each tool with every word of the prompt, and with every number or a huge one: something of it has to be right."""
+    words, numbers = list(dict.fromkeys(_WORD.findall(sight.prompt)))[-MAX_WORDS:], sight.numbers[:MAX_NUMBERS]
+    moves: list[AnyMove] = []
+    for amounts in (numbers, [HUGE]):
+        calls = [
+            _filled(tool, word, amount)
+            for tool in sight.tools
+            if tool.get("name")
+            for word in words
+            for amount in amounts
+        ]
+        moves += [CallingPlayer(calls[:MAX_CALLS], _done)] if len(calls) > 1 else []
+    return moves
+
+
+def _filled(tool: Mapping[str, Any], word: str, number: str) -> ScriptedCall:
+    """A call with a word wherever the tool takes text, and a number wherever it takes one."""
+    drawn = random_call(tool, Random(0))  # noqa: S311 - a game
+    known = (tool.get("parameters") or {}).get("properties") or {}
+    values: dict[str, Any] = {"string": word, "integer": int(float(number)), "number": float(number)}
+    types = {name: known[name].get("type") for name in drawn.arguments if isinstance(known.get(name), Mapping)}
+    return ScriptedCall(drawn.name, {**drawn.arguments, **{n: values[t] for n, t in types.items() if t in values}})
+
+
 def _as_answer(results: list[str]) -> str:
     last = results[-1] if results else ""
     return f"The answer is {last}.\n\n{last}"
@@ -81,6 +112,7 @@ def _orders(sight: Sight) -> list[AnyMove]:
 TOOL_ATTACKS: Final = (
     Attack("calls without an effect", "tools", _calls_without_effect),
     Attack("every tool once", "tools", _every_tool_once),
+    Attack("tools with words of the prompt", "tools", _words_of_the_prompt, limit=5),
     Attack("last tool result repeated", "tools", _last_result_repeated, limit=10),
     Attack("orders to tools", "hidden state", _orders, limit=5),
 )

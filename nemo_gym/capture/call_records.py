@@ -1,7 +1,7 @@
 """Model calls as records that people and programs read: who asked what, what came back, how long it took, what it cost.
 
-An **exchange** is what was seen of one call: a dictionary with the fields of ``Exchange``. A **record** says what it
-means, whatever the dialect. Pure.
+An **exchange** is what was seen of one call: a dictionary with the fields of ``RecordedExchange``. A **record** says
+what it means, whatever the dialect. Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ CONTEXT_LENGTH: Final = "context_length_exceeded"
 SUMMED: Final = ("tokens_in", "tokens_out", "tokens_reasoning", "tokens_total", "cached_tokens", "latency_total_ms")
 
 
-class Exchange(TypedDict, total=False):
+class RecordedExchange(TypedDict, total=False):
     """What was seen of one call. A payload that is not a JSON object is kept as text (``…_raw``)."""
 
     model_call_id: str

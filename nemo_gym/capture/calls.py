@@ -17,22 +17,21 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from secrets import token_hex
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import orjson
 
-from nemo_gym.capture.lineage import RootReason, Sequenced, find_parent, shared_text
+from nemo_gym.capture.lineage import RootReason, Sequenced, find_parent, prompt_text, shared_text
 from nemo_gym.schemas.call_tokens import LOG_PROBS, TRAINABLE
 
 MOST_ATTEMPTS: Final = 65_536
 MOST_BYTES: Final = 1 << 30  # in memory, of all attempts
 ID, PARENT, REASON, INPUT, OUTPUT, KEPT_OF = "id", "parent", "reason", "input", "output", "kept_of"
-NOTES, SAID = "notes", "said"  # the second: the outline of a prompt without tokens
+NOTES, SAID = "notes", "said"  # the second: what the outline of a prompt without tokens amounts to
 
 CallFields = dict[str, Any]
-# Where whoever answers a request finds the calls that were kept for it.
-kept_calls: ContextVar["list[CapturedCall] | None"] = ContextVar("kept_calls", default=None)
 
 
 class SampledTokens(NamedTuple):
@@ -53,6 +52,17 @@ def json_values(text: bytes) -> list[Any]:
     """The numbers of such a text."""
     numbers: list[Any] = orjson.loads(b"[%b]" % text)
     return numbers
+
+
+@dataclass(slots=True)
+class AnsweredRequest:
+    """A request of a program that is being answered."""
+
+    likely: Sequence[Sequenced] = ()  # the calls that it may continue, in this order, if several fit equally well
+    kept: "list[CapturedCall]" = field(default_factory=list)  # for it
+
+
+answered_request: ContextVar[AnsweredRequest | None] = ContextVar("answered_request", default=None)
 
 
 class _Texts(NamedTuple):
@@ -155,7 +165,7 @@ class CapturedCall(Sequenced):
             ID: self.id,
             PARENT: self.parent.id if isinstance(self.parent, CapturedCall) else None,
             REASON: self.reason,
-            **(tokens if self.has_tokens else {SAID: texts.added.decode("ascii")}),
+            **(tokens if self.has_tokens else {SAID: blake2b(prompt_text(self), digest_size=8).hexdigest()}),
             **({NOTES: self.notes} if self.notes else {}),
             "started": round(self.started, 3),
             "seconds": round(self.seconds, 3),
@@ -193,7 +203,8 @@ class AttemptCalls:
         outline of what was said.
         """
         roots = self.roots if has_tokens else self.outlined_roots
-        found = find_parent(tokens.prompt, roots, hint)
+        request = answered_request.get()
+        found = find_parent(tokens.prompt, roots, hint, request.likely if request is not None else ())
         why = None if found.call is not None else reason or found.reason
         call = CapturedCall(f"{self.name}.{len(self.calls)}", tokens, why, has_tokens=has_tokens)
         alike = (each for each in reversed(self.calls.values()) if each.has_tokens is has_tokens)
@@ -206,8 +217,8 @@ class AttemptCalls:
             roots.append(call)
         self.calls[call.id] = call
         self.size += call.size
-        if (noted := kept_calls.get()) is not None:
-            noted.append(call)
+        if request is not None:
+            request.kept.append(call)
         return call
 
     def describe(
@@ -233,9 +244,15 @@ class AttemptCalls:
         self.size += call.hold(input=json_text(conversation[begun:]), output=json_text(output))
 
     def taken(self, delivered: Iterable[str]) -> list[CallFields]:
-        """All calls in order. Those that the caller has got already come without their items."""
+        """All calls in order. Those that the caller has got already come without their items.
+
+        What a program asked first comes in any case: only its answer is delivered.
+        """
         known = frozenset(delivered)
-        return [call.fields(items=call.id not in known) for call in self.calls.values()]
+        calls = self.calls.values()
+        return [
+            call.fields(items=call.id not in known or (call.parent is None and call.outlined > 0)) for call in calls
+        ]
 
 
 class CallStore:

@@ -73,8 +73,10 @@ class FoundParent(NamedTuple):
     reason: RootReason | None = None
 
 
-def find_parent(prompt: bytes, roots: Sequence[Sequenced], hint: Sequenced | None = None) -> FoundParent:
-    """The call whose sequence is the longest beginning of a prompt."""
+def find_parent(
+    prompt: bytes, roots: Sequence[Sequenced], hint: Sequenced | None = None, likely: Iterable[Sequenced] = ()
+) -> FoundParent:
+    """The call whose sequence is the longest beginning of a prompt; among equals, the hint or else a likely one."""
     # A longer sequence would continue the hint, or be a root that could have continued several calls.
     is_longest = hint is not None and not hint.children and not any(root.end > hint.end for root in roots)
     if hint is not None and is_longest and _begins(prompt, sequence_text(hint), 0):
@@ -84,6 +86,9 @@ def find_parent(prompt: bytes, roots: Sequence[Sequenced], hint: Sequenced | Non
         return FoundParent(hint)
     if len(best) == 1:
         return FoundParent(best[0])
+    expected = next((call for call in likely if call in best), None)
+    if expected is not None:
+        return FoundParent(expected)
     return FoundParent(None, RootReason.TIE if best else RootReason.SEPARATE if roots else RootReason.FIRST)
 
 

@@ -2,7 +2,7 @@
 
 It shows which call a request continues where there are no tokens, and where in its items the new ones begin. Ids, marks
 for caches, reasoning, the form of arguments and white space at the ends are not content: clients drop, move and rewrite
-them.
+them. Instructions before the conversation don't count either: an agent that begins to plan has others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class Outline(NamedTuple):
         """How many items hold the first numbers; None if an item holds the next of them too."""
         seen = 0
         for place, count in enumerate(self.counts):
-            if seen == length and count:
+            if seen == length > 0:
                 return place
             seen += count
         return len(self.counts) if seen == length else None
@@ -40,7 +40,7 @@ def outline(items: Sequence[Mapping[str, Any]]) -> Outline:
     numbers: list[bytes] = []
     counts = []
     for item in items:
-        found = list(_elements(item))
+        found = [] if not numbers and item.get("role") in ("system", "developer") else list(_elements(item))
         numbers += found
         counts.append(len(found))
     return Outline(b",".join(numbers), counts)

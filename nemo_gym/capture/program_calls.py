@@ -13,7 +13,7 @@ import orjson
 from nemo_gym.capture.calls import AttemptCalls, CapturedCall, SampledTokens
 from nemo_gym.capture.conversations import expect_repeats
 from nemo_gym.capture.outline import Outline, outline
-from nemo_gym.capture.traces import AUXILIARY
+from nemo_gym.capture.traces import AUXILIARY, FOLLOWS
 from nemo_gym.conversion.programs.dialects import Answered, Dialect
 
 SHORT: Final = 40  # characters; a shorter text may occur elsewhere by chance
@@ -28,6 +28,7 @@ class ThreadHint(NamedTuple):
     parent: str | None = None  # the thread that began this one
 
 
+MAIN_THREAD: Final = "main"  # of programs that name only the others
 NO_HINT: Final = ThreadHint()
 _SIDE_KINDS: Final = frozenset({"title", "summary", "topic"})
 
@@ -43,10 +44,10 @@ def thread_hint(headers: Mapping[str, str]) -> ThreadHint:
         if isinstance(fields, dict):
             names = ("thread_id", "window_number", "request_kind", "parent_thread_id")
             return ThreadHint(*(None if fields.get(name) is None else str(fields[name]) for name in names))
-    session = headers.get("x-claude-code-session-id")
-    if session or headers.get("x-claude-code-agent-id"):
-        return ThreadHint(headers.get("x-claude-code-agent-id") or "main")
-    return NO_HINT
+    agent = headers.get("x-claude-code-agent-id")
+    if agent:
+        return ThreadHint(agent, parent=headers.get("x-claude-code-parent-agent-id") or MAIN_THREAD)
+    return ThreadHint(MAIN_THREAD) if headers.get("x-claude-code-session-id") else NO_HINT
 
 
 @dataclass(slots=True)
@@ -101,10 +102,9 @@ def keep_answer(
 ) -> None:
     """Keep what a call was answered; ``kept`` is the call if its tokens are kept already."""
     prompt, completion = outline(asked), outline(answered.items)
-    last = _last_of_thread(each.hint, earlier)
+    last = next(iter(likely_parents(each.hint, earlier)), None) if each.hint.thread is not None else None
     if kept is None:
-        said = SampledTokens(prompt.text, completion.text, b"", {})
-        kept = attempt.add(said, last.call if last is not None else None, has_tokens=False)
+        kept = attempt.add(SampledTokens(prompt.text, completion.text, b"", {}), has_tokens=False)
         kept.started = each.started
     elif kept.has_tokens:
         expect_repeats(attempt, kept, answered.message)
@@ -113,8 +113,12 @@ def keep_answer(
     attempt.describe(kept, asked, answered.items, begun=begun)
     each.call, each.added, each.answer = kept, list(asked[begun or 0 :]), list(answered.items)
     each.usage, each.incomplete = answered.usage, answered.incomplete
-    each.disagreement = _disagreement(each, last, kept)
-    named = {"thread": each.hint.thread, "window": each.hint.window, "disagreement": each.disagreement}
+    if last is not None and kept.parent is None:
+        kept.notes[FOLLOWS] = last.id
+    each.disagreement = _disagreement(each.hint, kept, last)
+    hint = each.hint
+    named = {"thread": hint.thread, "parent_thread": hint.parent, "window": hint.window, "kind": hint.kind}
+    named["disagreement"] = each.disagreement
     kept.notes |= {name: value for name, value in named.items() if value}
 
 
@@ -126,26 +130,26 @@ def _begun(call: CapturedCall, prompt: Outline) -> int | None:
     return prompt.items_after(call.parent.outlined) if call.parent.outlined else None
 
 
-def _last_of_thread(hint: ThreadHint, earlier: Sequence[ProgramCall]) -> ProgramCall | None:
-    if hint.thread is None:
-        return None
-    same = (each for each in reversed(earlier) if each.call is not None and each.hint[:2] == hint[:2])
-    return next(same, None)
+def likely_parents(hint: ThreadHint, earlier: Sequence[ProgramCall]) -> list[CapturedCall]:
+    """The calls of a thread, the last one first; all calls if a program does not name its threads."""
+    answered = [each for each in reversed(earlier) if each.call is not None]
+    return [each.call for each in answered if each.call is not None and each.hint.thread == hint.thread]
 
 
-def _disagreement(each: ProgramCall, last: ProgramCall | None, kept: CapturedCall) -> str:
-    """What is wrong with the thread that a program names, if its request says something else."""
-    if last is None or last.call is None:
+def _disagreement(hint: ThreadHint, kept: CapturedCall, last: CapturedCall | None) -> str:
+    """What is wrong with the thread that a program names, if its request says something else.
+
+    A thread may begin anew, with its history summed up; where the program counts how often, not without counting.
+    """
+    if last is None:
         return ""
-    node = kept.parent
-    while isinstance(node, CapturedCall):
-        if node is last.call or node.notes.get("thread") == each.hint.thread:
-            return ""
-        node = node.parent
-    if kept.parent is last.call.parent and kept.parent is not None:
-        return ""  # the same request again
-    found = f"continues call {kept.parent.id}" if isinstance(kept.parent, CapturedCall) else "continues no call"
-    return f"call {kept.id} names thread {each.hint.thread}, whose last call is {last.call.id}, but {found}"
+    parent = kept.parent
+    if parent is None:
+        began = hint.window is not None and last.notes.get("window") == hint.window
+        return f"call {kept.id} names the same window as call {last.id}, but begins anew" if began else ""
+    assert isinstance(parent, CapturedCall)
+    thread = parent.notes.get("thread")
+    return "" if thread == hint.thread else f"call {kept.id} names thread {hint.thread}, but continues {thread}"
 
 
 def mark_side_calls(calls: Sequence[ProgramCall]) -> None:
@@ -179,9 +183,13 @@ def _comes_back(each: ProgramCall, later: Sequence[ProgramCall]) -> bool:
 
 
 def main_chain(calls: Sequence[ProgramCall]) -> list[ProgramCall]:
-    """The calls from a root to the last one that belongs to the work."""
+    """The calls from a root to the last one that belongs to the work of the main thread.
+
+    That is the thread that began, if the program names its threads: a sub-agent may still be running when it answers.
+    """
     of_call = {id(each.call): each for each in calls}
     work = [each for each in calls if not each.is_auxiliary]
+    work = [each for each in work if each.hint.thread == work[0].hint.thread]
     ended = max(work or calls, key=lambda each: each.ended, default=None)
     chain: list[ProgramCall] = []
     node = ended.call if ended is not None else None

@@ -4,15 +4,18 @@ The response stays what the agent made it: the chain that ends in its answer. Ca
 too (a sub-agent, history that was compacted or edited later). Each of them is in exactly one trace, a chain of calls in
 which each continues the one before. So every sampled token has one owner.
 
-A row has traces if there are calls outside its response, or if the agent changed its history within it. The first
-stands for the response itself (``{"response": true}``). Each of the others has
+A row has traces if there are calls outside its response, if the agent changed its history within it, or if a program
+made the calls. The first stands for the response itself (``{"response": true}``, of a program with the first
+``input``). Each of the others has
 
 - ``input``: the items before its first call, all of them or those added to the conversation of ``parent``,
 - ``output``: its items in order, with tokens, as in a response,
 - ``parent``: the trace that its first call continues (0 is the response), or null,
 - ``reason``: why it continues none,
 - ``"trained": false`` if it is a repeated call and the other one was used, or one beside the work (a title),
-- what the program said of its first call: ``thread``, ``window``, ``auxiliary``, ``disagreement``.
+- what is known of its first call if a program made it: ``thread`` and ``parent_thread``, ``window`` and ``kind`` as the
+  program names them, ``follows`` (the trace after which the thread began anew, with its history summed up),
+  ``auxiliary``, ``disagreement``.
 
 Calls without tokens form traces, too, by what was said.
 """
@@ -40,6 +43,7 @@ Item = dict[str, Any]
 Trace = dict[str, Any]
 MAIN: Final = 0
 AUXILIARY: Final = "auxiliary"  # a call beside the work, such as a title
+FOLLOWS: Final = "follows"  # the call, in a trace its place, after which a thread began anew
 # The agent meant to begin anew, or nothing else was possible. Other tokens for the same conversation are a mistake,
 # which the continuity check reports.
 INTENDED: Final = frozenset({RootReason.SEPARATE, RootReason.CHANGED, RootReason.TIE, RootReason.UNKNOWN})
@@ -63,8 +67,14 @@ def complete(record: dict[str, Any], calls: Sequence[CallFields]) -> None:
         elif reference is not None and reference not in captured.place:
             lost += 1
     others = [call for call in calls if call[ID] not in captured.place]
-    if others or any(call[REASON] in INTENDED for call in calls):
-        record[TRACES_KEY_NAME] = [{"response": True}, *_traces(others, captured, writer)]
+    first = next((call for call in calls if captured.place.get(call[ID]) == MAIN), {})
+    if others or INPUT in first or any(call[REASON] in INTENDED for call in calls):
+        asked = {INPUT: first[INPUT]} if INPUT in first else {}
+        traces = [{"response": True, **first.get(NOTES, {}), **asked}, *_traces(others, captured, writer)]
+        for trace in traces:
+            if FOLLOWS in trace:
+                trace[FOLLOWS] = captured.place.get(trace[FOLLOWS])
+        record[TRACES_KEY_NAME] = traces
     if lost:
         record[LOST_CALLS_KEY] = lost
     if writer.latest is not None:

@@ -19,19 +19,22 @@ from typing import Any, ClassVar, Final
 from omegaconf import DictConfig
 from pydantic import Field, create_model, field_validator
 
-from nemo_gym.api.choices import Choice, choose_agent, task_file
+from nemo_gym.api.checked import check_request_parameters
+from nemo_gym.api.choices import Choice, choose_agent, program_choice, program_name, task_file
 from nemo_gym.api.evaluating import prepared_tasks
+from nemo_gym.api.folder_tasks import DEFAULT_AGENT, choose_task_folders, names_task_folders, task_folder_rows
 from nemo_gym.api.gyms import SERVE, collect_in_gym, crashes_explained
 from nemo_gym.cli import console
 from nemo_gym.cli.command import Arguments
 from nemo_gym.cli.hosting import RunHelper
 from nemo_gym.cli.named_environments import named_environments
-from nemo_gym.cli.parameters import build, check_prompt, check_request_parameters, read_configuration
+from nemo_gym.cli.parameters import build, check_prompt, read_configuration
 from nemo_gym.cli.signals import run_async, stopped_by_signals
 from nemo_gym.config.addresses import server_names
 from nemo_gym.config.instances import require_instances
 from nemo_gym.config.interpolation import plain_data
-from nemo_gym.config.keys import RESPONSES_API_AGENTS
+from nemo_gym.config.keys import CONFIG_PATHS, RESPONSES_API_AGENTS
+from nemo_gym.config.overrides import parse_overrides
 from nemo_gym.errors import ConfigError, ExitCode, UsageError
 from nemo_gym.io.files import RunFiles, user_cache
 from nemo_gym.io.json import to_json
@@ -52,8 +55,9 @@ def show_metrics(metrics: Sequence[AgentMetrics]) -> None:
     """
     for each in metrics:
         if each.report is not None:
-            console.note(f"\n{each.report.text()}\n")
-            if sys.stdout.isatty() and sys.stderr.isatty():
+            once = sys.stdout.isatty() and sys.stderr.isatty()
+            console.note(f"\n{each.report.text(each.key_metrics if once else {})}\n")
+            if once:
                 continue
         console.emit(f"Key metrics for {each.agent}:")
         console.emit(json.dumps(json.loads(to_json(each.key_metrics)), indent=4))
@@ -69,6 +73,7 @@ class CollectRolloutsConfig(RolloutCollectionConfig):
         default="", description=f"{OUTPUT_DESCRIPTION} Default: results/<agent>/<time>.jsonl."
     )
     serve: bool | None = Field(default=None, description=SERVE)
+    tasks: str | None = Field(default=None, description="Folder of tasks in Harbor's format, in place of a task file.")
 
     @field_validator("limit", "num_samples_in_parallel")
     @classmethod
@@ -90,14 +95,17 @@ def collect_rollouts(arguments: Arguments) -> int:
                 hint="leave out one of them; ng_e2e_collect_rollouts is the command for a split",
             )
         return e2e_collect_rollouts(arguments)
-    named = named_environments(arguments)
+    folders = arguments.sets("tasks")
+    named = named_environments(with_task_folders(arguments) if folders else arguments)
     chosen = named.only
-    config = read_configuration(CollectRolloutsConfig, named.arguments)
+    config = _read_with_program(named.arguments)
+    if folders:
+        config["input_jsonl_fpath"] = str(_rows_of_folders(config))
     if chosen is not None and not config.get("input_jsonl_fpath"):
         config["input_jsonl_fpath"] = str(own_tasks(chosen, config))
         console.note(f"tasks: {config['input_jsonl_fpath']}")
-    parameters = build(CollectRolloutsConfig, config)
-    check_request_parameters(parameters.responses_create_params)
+    parameters = _parameters_of(config)
+    check_request_parameters(parameters.responses_create_params, prefix="responses_create_params.")
     check_prompt(parameters.prompt_config)
     if parameters.limit == 0:
         console.note("limit=0 is no limit: all tasks are run")
@@ -105,6 +113,51 @@ def collect_rollouts(arguments: Arguments) -> int:
         parameters.output_jsonl_fpath = str(default_output(parameters, config))
         console.note(f"rollouts: {parameters.output_jsonl_fpath}")
     return report(run_async(collect_until_stopped(config, parameters)))
+
+
+def _parameters_of(config: DictConfig) -> CollectRolloutsConfig:
+    try:
+        return build(CollectRolloutsConfig, config)
+    except UsageError as error:
+        if not config.get("input_jsonl_fpath"):
+            error.reword(f"{error.hint}; or name an environment, which has tasks: ng eval run calculator --model local")
+        raise
+
+
+def _rows_of_folders(config: DictConfig) -> Path:
+    return task_folder_rows(config["tasks"], config, folder=user_cache(os.environ) / "tasks", limit=config.get("limit"))
+
+
+def with_task_folders(arguments: Arguments) -> Arguments:
+    """The arguments with the configuration that runs a folder of tasks."""
+    given = parse_overrides(arguments.overrides, arguments.pairs)
+    if given.get("input_jsonl_fpath"):
+        raise UsageError("both tasks and input_jsonl_fpath are given", hint="leave out one of them")
+    if not names_task_folders(str(given["tasks"])):
+        raise UsageError(
+            f"tasks: {given['tasks']} is not a folder with a task.toml in it or below",
+            hint="for a file of rows, use +input_jsonl_fpath=<file>",
+        )
+    agent = given.get("agent_name") or DEFAULT_AGENT
+    listed = [*choose_task_folders(agent).config_paths, *(given.get(CONFIG_PATHS) or [])]
+    typed = [word for word in arguments.overrides if word.lstrip("+").startswith((f"{CONFIG_PATHS}=", "agent_name="))]
+    return arguments.with_pairs({CONFIG_PATHS: listed, "agent_name": agent}, without=typed)
+
+
+def _read_with_program(arguments: Arguments) -> DictConfig:
+    """The configuration, with the program that is named as agent if it is one and not a server."""
+    agent = next((word.partition("=")[2] for word in arguments.overrides if word.startswith("+agent_name=")), None)
+    name = program_name(arguments.pairs.get("agent_name", agent))
+    if name is None:
+        return read_configuration(CollectRolloutsConfig, arguments)
+    # Settings of an agent that is not there yet can only be read afterwards.
+    own = [word for word in arguments.overrides if word.lstrip("+").startswith(f"{name}.")]
+    config = read_configuration(CollectRolloutsConfig, arguments.with_pairs({}, without=own))
+    if name not in server_names(config, RESPONSES_API_AGENTS):
+        choice = program_choice(str(config["agent_name"]), name, config)
+        config = read_configuration(CollectRolloutsConfig, arguments.with_pairs(choice.values, without=()))
+    config["agent_name"] = name
+    return config
 
 
 def own_tasks(chosen: Choice, config: DictConfig) -> Path:
@@ -181,7 +234,7 @@ def e2e_collect_rollouts(arguments: Arguments) -> int:
     console.note(f"preparing the data in {folder}")
     config["input_jsonl_fpath"] = str(prepared_tasks(config, wanted.split, folder=folder, reuse=reuse))
     parameters = build(CollectRolloutsConfig, config)
-    check_request_parameters(parameters.responses_create_params)
+    check_request_parameters(parameters.responses_create_params, prefix="responses_create_params.")
     parameters.serve = True
     check_prompt(parameters.prompt_config)
     files = RunFiles.of(parameters.output)

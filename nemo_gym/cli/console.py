@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 
 from nemo_gym.audit.findings import CheckReport
-from nemo_gym.io.terminal_text import BAR_LOCK
+from nemo_gym.io.progress_bars import above_bars
 
 OUTPUT_CLOSED: Final = 141  # what a shell reports for a program that SIGPIPE ended
 STYLES: Final = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
@@ -34,20 +34,8 @@ def emit(text: str) -> None:
 
 def note(text: str) -> None:
     """Print a message on stderr, above a progress bar if one is shown. If the terminal is gone, nobody reads it."""
-    with suppress(OSError), _bars_cleared():
+    with suppress(OSError), above_bars():
         print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _bars_cleared() -> Iterator[None]:
-    """Take progress bars off the screen, and show them again below what is printed meanwhile."""
-    tqdm = sys.modules.get("tqdm")  # not imported here: most commands show no bar
-    if tqdm is None:
-        yield
-        return
-    tqdm.tqdm.set_lock(BAR_LOCK)
-    with tqdm.tqdm.external_write_mode(file=sys.stderr):
-        yield
 
 
 def warn(text: str) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
-from tqdm import tqdm
 
 from nemo_gym.cli import console
 from nemo_gym.cli.command import Arguments, with_files
@@ -28,7 +27,8 @@ from nemo_gym.exporting.pipeline import export_rollouts
 from nemo_gym.exporting.recipe import Recipe
 from nemo_gym.filters import parse_filter
 from nemo_gym.io.files import replacing
-from nemo_gym.io.terminal_text import BAR_LOCK
+from nemo_gym.io.process import settle_heap
+from nemo_gym.io.progress_bars import open_bar
 from nemo_gym.prompt import MaterializePromptsConfig
 from nemo_gym.prompt import materialize_prompts as materialize
 from nemo_gym.rollouts.tasks import read_tasks
@@ -50,6 +50,7 @@ def export_dataset(arguments: Arguments) -> int:
     """Select rollouts, write them in the requested format, and report."""
     recipe = read_parameters(Recipe, with_files(arguments, "input", as_list=True))
     parse_filter(recipe.filter)  # a mistake is reported before anything is read
+    settle_heap()  # rows are thousands of objects and never garbage that has to be searched for
     report = export_rollouts(recipe, _bar, command=shlex.join(["ng_export", *arguments.typed]))
     console.note(report.text())
     for path in report.paths():
@@ -64,8 +65,7 @@ def _bar(label: str, total: int) -> Iterator[Callable[[int], object]]:
         yield lambda _: None
         return
     in_bytes = label == "reading"
-    tqdm.set_lock(BAR_LOCK)
-    with tqdm(total=total, desc=label, unit="B" if in_bytes else "", unit_scale=in_bytes, file=sys.stderr) as bar:
+    with open_bar(sys.stderr, total=total, desc=label, unit="B" if in_bytes else "", unit_scale=in_bytes) as bar:
         yield bar.update
 
 

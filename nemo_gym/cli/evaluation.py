@@ -33,7 +33,7 @@ from nemo_gym.io.json import to_json
 from nemo_gym.metrics.compare import ComparedRun, PairBy, compare_runs, read_contents
 from nemo_gym.metrics.difficulty import solve_rates, write_difficulty
 from nemo_gym.metrics.profile import ProfileReport, profile_files, profile_tasks
-from nemo_gym.metrics.report import comparison_text, coverage, solve_rate_table
+from nemo_gym.metrics.report import coverage, solve_rate_table
 from nemo_gym.metrics.table import RolloutTable
 from nemo_gym.rollout_aggregation import Aggregation, RolloutAggregationConfig, RolloutAggregationHelper
 from nemo_gym.rollouts.options import TelemetryOptions
@@ -121,7 +121,7 @@ def show_comparison(arguments: Arguments) -> int:
     by_content = config.pair_by == "content"
     a, b = (_read(name, Path(path), by_content=by_content) for name, path in (("a", config.a), ("b", config.b)))
     found = compare_runs(a, b, field=config.field, threshold=config.pass_threshold)
-    console.emit(json.dumps(json.loads(to_json(found.as_dict())), indent=4) if config.json_ else comparison_text(found))
+    console.emit(json.dumps(json.loads(to_json(found.as_dict())), indent=4) if config.json_ else found.text())
     if by_content and not found.tasks:
         console.note("+pair_by=index compares tasks with the same number instead")
     return ExitCode.OK

@@ -9,9 +9,9 @@ commands (collection, evaluation, data) define their own classes.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
 from omegaconf import DictConfig
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -26,7 +26,7 @@ from nemo_gym.config.locate import COMMAND_LINE, ConfigSource, find_readable
 from nemo_gym.config.overrides import parse_overrides
 from nemo_gym.config.parse import ParsedConfig, check_parameters
 from nemo_gym.config.sources import load_source, merge_sources
-from nemo_gym.errors import ConfigError, UsageError, nearest
+from nemo_gym.errors import ConfigError, UsageError
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig, set_global_config_dict
 from nemo_gym.io.process import garbage_collection_paused
 
@@ -119,29 +119,9 @@ def check_prompt(path: str | None) -> None:
         ) from None
 
 
-def check_request_parameters(given: Mapping[str, Any]) -> None:
-    """Refuse request parameters that no model server would accept, before any of them is called."""
-    from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming  # noqa: PLC0415 - takes a while
-
-    try:
-        NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": "", **given})
-    except ValidationError as error:
-        known = NeMoGymResponseCreateParamsNonStreaming.model_fields
-        lines = []
-        for detail in error.errors(include_url=False, include_input=False):
-            name = ".".join(map(str, detail["loc"]))
-            near = nearest(name, known) if detail["type"] == "extra_forbidden" else []
-            advice = f"; did you mean {near[0]!r}?" if near else ""
-            lines.append(f"  responses_create_params.{name}: {detail['msg']}{advice}")
-        raise UsageError(
-            "these parameters of the model request are not valid:\n" + "\n".join(lines),
-            hint="parameters of an endpoint beyond the Responses API go into the model server's extra_body",
-        ) from None
-
-
 def _refuse_unknown(parsed: ParsedConfig, described: type[BaseModel]) -> None:
     names, removed = parameter_names(described), removed_from(described)
-    elsewhere: Mapping[str, str] = getattr(described, "elsewhere", {})
+    elsewhere: dict[str, str] = getattr(described, "elsewhere", {})
     reasons = {name: f"the parameter {name} was removed" for name in removed}
     reasons |= {name: f"NeMo Gym 0.7.0 has the parameter {name}, which does not exist here" for name in elsewhere}
     if gone := [name for name in reasons if name in parsed.config]:

@@ -35,7 +35,24 @@ MOST_LISTED: Final = 12  # parameters that a hint lists beside suggestions
 def check_parameters(
     given: Iterable[str], *, fields: Collection[str], config: DictConfig, declared: Collection[str] = ()
 ) -> None:
-    """Refuse unknown command-line keys. One error lists all of them, each with the nearest known key.
+    """Refuse unknown command-line keys. One error lists all of them, each with the nearest known key."""
+    similar = unknown_keys(given, fields=fields, config=config, declared=declared)
+    if not similar:
+        return
+    # A long list would only hide the suggestions.
+    takes = "--help lists all parameters"
+    if len(fields) <= MOST_LISTED or not all(similar.values()):
+        takes = f"this command takes: {', '.join(sorted(fields)) or 'no parameters'}"
+    raise ConfigError(
+        "\n".join(_unknown(key, near) for key, near in similar.items()),
+        hint=f"{takes}; any other key must be used by a config file as ${{{next(iter(similar))}}}",
+    )
+
+
+def unknown_keys(
+    given: Iterable[str], *, fields: Collection[str] = (), config: DictConfig, declared: Collection[str] = ()
+) -> dict[str, list[str]]:
+    """The unknown ones among keys that somebody gave, each with the nearest known keys.
 
     Without this check a misspelt parameter would be taken for a free key and silently ignored. A key is known if it is
     a field of the command's configuration class, a global key, a server, a key that some value refers to as
@@ -45,18 +62,8 @@ def check_parameters(
     servers = {name for name, block in blocks(config) if is_almost_server(block)}
     used = interpolated_roots(OmegaConf.to_container(config, resolve=False))
     known = {*fields, *(GLOBAL_KEYS - COMMAND_KEYS - UNUSED_KEYS), *servers, *used, *declared}
-    unknown = list(dict.fromkeys(root for key in given if (root := segments(key)[0]) not in known))
-    if not unknown:
-        return
-    similar = {key: nearest(key, known - {"h", "_copy", "_inherit_from", "_delete_key"}) for key in unknown}
-    # A long list would only hide the suggestions.
-    takes = "--help lists all parameters"
-    if len(fields) <= MOST_LISTED or not all(similar.values()):
-        takes = f"this command takes: {', '.join(sorted(fields)) or 'no parameters'}"
-    raise ConfigError(
-        "\n".join(_unknown(key, near) for key, near in similar.items()),
-        hint=f"{takes}; any other key must be used by a config file as ${{{unknown[0]}}}",
-    )
+    unknown = dict.fromkeys(root for key in given if (root := segments(key)[0]) not in known)
+    return {key: nearest(key, known - {"h", "_copy", "_inherit_from", "_delete_key"}) for key in unknown}
 
 
 def _unknown(key: str, near: Sequence[str]) -> str:

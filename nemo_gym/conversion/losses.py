@@ -24,6 +24,7 @@ class Way(StrEnum):
     TO_MESSAGES = "Responses API → Messages API"
     FROM_CHAT = "Chat Completions → Responses API"
     FROM_MESSAGES = "Messages API → Responses API"
+    FROM_GEMINI = "Gemini's API → Responses API"
     # A handler of ``/v1/responses`` that takes the interface's request type, which lacks some keys.
     TO_HANDLER = "Responses API → request type of handlers"
     TO_LOCAL = "Chat Completions → embedded model"
@@ -78,6 +79,7 @@ _ITEM: Final = "there is no message for it: searches, shells, computers, MCP, im
 _CALLED: Final = "how the call was made; the call itself is sent"
 _REMARK: Final = "a remark on an earlier answer; the answer itself is sent"
 _SERVICE: Final = "how the request is served, not what is generated"
+_ONLY_CHATS: Final = "only servers whose endpoint speaks Chat Completions can pass it on"
 _OUTPUT: Final = "the answer would not be in the form that was requested"
 
 LOSSES: Final = (
@@ -145,10 +147,8 @@ LOSSES: Final = (
     Loss(Way.FROM_CHAT, ANNOTATIONS, False, _REMARK),
     Loss(Way.FROM_CHAT, SPEAKERS, False, "messages have a role and no name"),
     Loss(Way.FROM_CHAT, "*", True, "an option that the protocol does not have (n, logit_bias, audio, …)"),
-    Loss(
-        Way.FROM_MESSAGES, "stop_sequences", True, "only servers whose endpoint speaks Chat Completions can pass it on"
-    ),
-    Loss(Way.FROM_MESSAGES, "top_k", True, "only servers whose endpoint speaks Chat Completions can pass it on"),
+    Loss(Way.FROM_MESSAGES, "stop_sequences", True, _ONLY_CHATS),
+    Loss(Way.FROM_MESSAGES, "top_k", True, _ONLY_CHATS),
     Loss(Way.FROM_MESSAGES, "thinking", False, "models think without a budget; output_config.effort is carried over"),
     Loss(Way.FROM_MESSAGES, "context_management", False, "the history is sent whole"),
     Loss(Way.FROM_MESSAGES, "tools.*", True, _HOSTED),
@@ -161,6 +161,23 @@ LOSSES: Final = (
     Loss(Way.FROM_MESSAGES, "service_tier", False, _SERVICE),
     Loss(Way.FROM_MESSAGES, "metadata.*", False, _SERVICE),
     Loss(Way.FROM_MESSAGES, "*", True, "an option that the protocol does not have (mcp_servers, container, …)"),
+    Loss(Way.FROM_GEMINI, "generationConfig.stopSequences", True, _ONLY_CHATS),
+    Loss(Way.FROM_GEMINI, "generationConfig.topK", True, _ONLY_CHATS),
+    Loss(Way.FROM_GEMINI, "generationConfig.seed", True, _ONLY_CHATS),
+    Loss(Way.FROM_GEMINI, "generationConfig.presencePenalty", True, _ONLY_CHATS),
+    Loss(Way.FROM_GEMINI, "generationConfig.frequencyPenalty", True, _ONLY_CHATS),
+    Loss(
+        Way.FROM_GEMINI,
+        "generationConfig.thinkingConfig.*",
+        False,
+        "models think without a budget; thinkingLevel is carried over",
+    ),
+    Loss(Way.FROM_GEMINI, "generationConfig.*", True, _OUTPUT),
+    Loss(Way.FROM_GEMINI, "tools.*", True, _HOSTED),
+    Loss(Way.FROM_GEMINI, "options of tools: *", True, "tools have a name, a description and parameters"),
+    Loss(Way.FROM_GEMINI, "safetySettings", False, "the endpoint has its own"),
+    Loss(Way.FROM_GEMINI, "labels", False, _SERVICE),
+    Loss(Way.FROM_GEMINI, "*", True, "an option that the protocol does not have (cachedContent, …)"),
     Loss(Way.TO_HANDLER, "prompt_cache_*", False, _SERVICE),
     Loss(Way.TO_HANDLER, "safety_identifier", False, _SERVICE),
     Loss(Way.TO_LOCAL, "audio", True, "the model reads and writes text"),

@@ -25,7 +25,7 @@ _FORM: Final = 3  # increased whenever a change of the code makes the same recip
 _IDS: Final = ("input_ids", "sequences", "prompts", "responses", "prompt_token_ids", "response_ids")
 
 
-@dataclass
+@dataclass(repr=False)
 class ExportReport:
     """What was read, what was dropped, and what was written."""
 
@@ -55,6 +55,9 @@ class ExportReport:
         if self.recipe.rows in TOKEN_FORMATS:
             size = sum(len(row[name]) for name in _IDS if name in row)
         self.lengths.append(size)
+
+    def __repr__(self) -> str:
+        return self.text()
 
     def text(self) -> str:
         """The report as a few lines of text."""

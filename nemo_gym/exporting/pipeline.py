@@ -37,7 +37,7 @@ from nemo_gym.exporting.select import Candidate, SampleSelection, is_validation
 from nemo_gym.exporting.sft import Row, UnfitError, sft_rows, sharegpt_rows
 from nemo_gym.exporting.tokens import group_advantages, rl_rows, saved_rows, token_rows
 from nemo_gym.filters import parse_filter
-from nemo_gym.filters.columns import record_fields
+from nemo_gym.filters.columns import MARKED, record_fields
 from nemo_gym.io.compressed import text_bytes
 from nemo_gym.io.files import named_files
 
@@ -157,7 +157,7 @@ def _check_filter(recipe: Recipe, paths: list[Path]) -> None:
     """Raise a specific error if a filter dropped everything because it names a field that no rollout has."""
     if parse_filter(recipe.filter):
         columns = {name for rollout in RolloutReader(paths) for name in record_fields(rollout.record)}
-        parse_filter(recipe.filter, columns | {"file"})
+        parse_filter(recipe.filter, columns | {"file", *MARKED})
 
 
 def _check(report: ExportReport) -> None:

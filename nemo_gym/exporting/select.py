@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +19,7 @@ from nemo_gym.exporting.overlap import HeldOutFilter, NearDuplicates, Repeats
 from nemo_gym.exporting.recipe import TOKEN_FORMATS, Recipe
 from nemo_gym.exporting.records import DroppedRollouts, ExportedRollout
 from nemo_gym.filters import parse_filter
+from nemo_gym.filters.marks import mark_of, read_marks
 from nemo_gym.metrics.continuity import check_continuity
 from nemo_gym.schemas.call_tokens import TRAINABLE, log_probs_of
 
@@ -36,10 +38,7 @@ def row_rules(recipe: Recipe) -> list[Rule]:
     """The rules about single rollouts, the cheap ones first."""
     rules = [*_reward_rules(recipe), *_length_rules(recipe), *_token_rules(recipe)]
     if recipe.filter.strip():
-        wanted = parse_filter(recipe.filter)
-        rules.append(
-            Rule(f"filter {recipe.filter}", lambda rollout: wanted.matches(rollout.record, file=str(rollout.path)))
-        )
+        rules.append(_filtered(recipe.filter))
     if recipe.decontaminate is not None:
         rules.append(_held_out(recipe, recipe.decontaminate))
     if recipe.unique:
@@ -47,6 +46,16 @@ def row_rules(recipe: Recipe) -> list[Rule]:
     if recipe.near_duplicates is not None:
         rules.append(Rule(f"near_duplicates={recipe.near_duplicates}", NearDuplicates(recipe.near_duplicates)))
     return rules
+
+
+def _filtered(text: str) -> Rule:
+    wanted, marks_in = parse_filter(text), cache(read_marks)
+
+    def passes(rollout: ExportedRollout) -> bool:
+        mark = mark_of(marks_in(rollout.path), rollout.record)
+        return wanted.matches(rollout.record, file=str(rollout.path), **mark.columns)
+
+    return Rule(f"filter {text}", passes)
 
 
 def _held_out(recipe: Recipe, files: str | list[str]) -> Rule:

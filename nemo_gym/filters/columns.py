@@ -87,8 +87,9 @@ NUMBERS: Final = (
 TEXTS: Final = ("agent", "failure")
 FIXED_ORDER: Final = (*NUMBERS, *TEXTS)
 PREVIEWS: Final = ("question", "answer")
+MARKED: Final = ("label", "note")  # what a person has said about a rollout, in a file beside the run
 OUTSIDE: Final = ("file", "bytes")  # facts about a line that are not part of its record
-FIXED: Final = frozenset({*NUMBERS, *TEXTS, *PREVIEWS, *OUTSIDE})
+FIXED: Final = frozenset({*NUMBERS, *TEXTS, *PREVIEWS, *OUTSIDE, *MARKED})
 
 
 def record_fields(record: Record) -> dict[str, Value]:

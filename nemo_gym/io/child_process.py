@@ -23,6 +23,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
+from nemo_gym.io.progress_bars import above_bars
+
 logger = logging.getLogger(__name__)
 
 PARENT_FD_VARIABLE: Final = "NEMO_GYM_PARENT_FD"
@@ -153,7 +155,8 @@ class ChildProcess:
 
 def show_on_stderr(line: str) -> None:
     """Pass on a line of output. All of it goes there, because stdout carries data."""
-    sys.stderr.write(f"{line}\n")
+    with above_bars():
+        sys.stderr.write(f"{line}\n")
 
 
 def exit_text(code: int) -> str:

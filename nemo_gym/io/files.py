@@ -39,6 +39,7 @@ _SUFFIXES: Final = {
     "difficulty": "_difficulty.jsonl",
     "solve_rates": "_solve_rates.svg",
     "audit": "_audit.jsonl",
+    "marks": "_marks.jsonl",
     "status": "_status.json",
     "lock": ".lock",
 }
@@ -72,6 +73,7 @@ class RunFiles:
     difficulty: Path  # how often each task was solved
     solve_rates: Path  # the same as a chart
     audit: Path  # what an audit found suspicious
+    marks: Path  # labels and notes of people
     status: Path  # what a running collection is doing; removed when it ends
     lock: Path  # held by the process that writes
     index: Path  # of the viewer; can be rebuilt at any time

@@ -1,4 +1,4 @@
-"""This process: the cores it may use, the files it may open, its garbage collection.
+"""This process: the cores and the memory it may use, the files it may open, its garbage collection.
 
 A machine may have more cores than the process is allowed on (``taskset``, Slurm), and a container may be granted less
 time on them than they have (``docker run --cpus``, Kubernetes). Code that starts one process or thread for each core
@@ -7,6 +7,7 @@ would otherwise start far too many.
 
 import gc
 import os
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,12 @@ from pathlib import Path
 from typing import Final
 
 CGROUP_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
+CGROUP: Final = Path("/sys/fs/cgroup")
+MEMORY: Final = Path("/proc/meminfo")
+_MEMORY_FILES: Final = (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),  # the older hierarchy
+)
 OPEN_FILES: Final = 65_535
 
 
@@ -29,6 +36,25 @@ def read_quota(text: str) -> float | None:
     """Read the cores granted by a line such as ``200000 100000`` (two) or ``max 100000`` (all)."""
     allowed, _, period = text.strip().partition(" ")
     return int(allowed) / int(period) if allowed.isdigit() and period.isdigit() else None
+
+
+def available_memory(machine: Path = MEMORY, container: Path = CGROUP) -> int | None:
+    """How many bytes programs can still get, from the machine and from the limit of a container; None if unknown."""
+    left = [1024 * int(number) for number in re.findall(r"MemAvailable: +(\d+) kB", _text(machine))]
+    for names in _MEMORY_FILES:
+        most, used, details = (_text(container / name).strip() for name in names)
+        if most.isdigit() and used.isdigit():
+            # Pages of files that nobody reads at the moment count as used, and are given up when they are needed.
+            idle = sum(map(int, re.findall(r"^(?:total_)?inactive_file (\d+)", details, re.MULTILINE)[-1:]))
+            left.append(max(0, int(most) - int(used) + idle))
+    return min(left, default=None)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 @contextmanager

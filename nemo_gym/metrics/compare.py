@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_gym.errors import counted
 from nemo_gym.io.json import read_blocks
 from nemo_gym.metrics.statistics import bootstrap_means, describe, passing
 from nemo_gym.metrics.table import Floats, Ints, Mask, RolloutTable
@@ -25,6 +26,7 @@ from nemo_gym.schemas.call_tokens import RolloutFormatError
 from nemo_gym.schemas.record import PASS_THRESHOLD, REWARD, Record, outline_of
 
 SHOWN: Final = 10
+_MATCHED: Final = {"content": ", matched by what they ask", "index": ", matched by index"}
 
 
 class RewardChange(NamedTuple):
@@ -120,7 +122,7 @@ class Pairs(NamedTuple):
         return change
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunComparison:
     """The difference b - a. The interval is None with fewer than two pairs."""
 
@@ -162,6 +164,34 @@ class RunComparison:
             "gained_tasks": self.gained,
             "lost_tasks": self.lost,
         }
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def text(self) -> str:
+        """The outcome in a few lines."""
+        if not self.tasks:
+            return f"no task has a {self.field} in both runs{_MATCHED[self.paired_by]}"
+        interval = "too few tasks to say"
+        if self.interval:
+            interval = f"95 % interval [{self.interval[0]:+.4g}, {self.interval[1]:+.4g}]"
+        verdict = "significant" if self.significant else "could be chance"
+        others = f"({self.only_a} only in a, {self.only_b} only in b)"
+        means = f"a {self.mean_a:.4g}, b {self.mean_b:.4g}, difference {self.difference:+.4g}"
+        lines = [
+            f"{counted(self.tasks, 'task')} in both runs{_MATCHED[self.paired_by]} {others}",
+            f"{self.field}: {means}, {interval}: {verdict}",
+            f"newly solved: {len(self.gained)}{_some(self.gained)}",
+            f"no longer solved: {len(self.lost)}{_some(self.lost)}",
+        ]
+        return "\n".join(lines)
+
+
+def _some(tasks: Sequence[int]) -> str:
+    if not tasks:
+        return ""
+    more = ", …" if len(tasks) > SHOWN else ""
+    return f" (tasks {', '.join(map(str, tasks[:SHOWN]))}{more})"
 
 
 class ComparedRun(NamedTuple):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,6 @@ from nemo_gym.errors import counted
 from nemo_gym.io.files import replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.aggregate import repeat_entries
-from nemo_gym.metrics.compare import RunComparison
 from nemo_gym.metrics.difficulty import SolveRates, solve_rates
 from nemo_gym.metrics.pass_at_k import attempts
 from nemo_gym.metrics.statistics import LEVEL, RESAMPLES, SEED, Interval, mean_intervals, share_fields
@@ -146,8 +146,6 @@ def write_details(path: Path, agents: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 _BAR: Final = "#"
-_FLIPPED_SHOWN: Final = 10
-_MATCHED: Final = {"content": ", matched by what they ask", "index": ", matched by index"}
 
 
 def text_histogram(values: Floats, *, bins: int = 10, width: int = 40) -> str:
@@ -190,29 +188,6 @@ def interval_table(intervals: Mapping[str, Interval]) -> str:
     )
 
 
-def comparison_text(comparison: RunComparison) -> str:
-    """The outcome of a comparison in a few lines."""
-    c = comparison
-    if not c.tasks:
-        return f"no task has a {c.field} in both runs{_MATCHED[c.paired_by]}"
-    interval = f"95 % interval [{c.interval[0]:+.4g}, {c.interval[1]:+.4g}]" if c.interval else "too few tasks to say"
-    verdict = "significant" if c.significant else "could be chance"
-    lines = [
-        f"{c.tasks} tasks in both runs{_MATCHED[c.paired_by]} ({c.only_a} only in a, {c.only_b} only in b)",
-        f"{c.field}: a {c.mean_a:.4g}, b {c.mean_b:.4g}, difference {c.difference:+.4g}, {interval}: {verdict}",
-        f"newly solved: {len(c.gained)}{_some(c.gained)}",
-        f"no longer solved: {len(c.lost)}{_some(c.lost)}",
-    ]
-    return "\n".join(lines)
-
-
-def _some(tasks: Sequence[int]) -> str:
-    if not tasks:
-        return ""
-    more = ", …" if len(tasks) > _FLIPPED_SHOWN else ""
-    return f" (tasks {', '.join(map(str, tasks[:_FLIPPED_SHOWN]))}{more})"
-
-
 _SHOWN: Final = 12  # means; the file has them all
 _REWARD: Final = f"mean/{REWARD}"
 
@@ -241,12 +216,17 @@ class Report:
         found = details(table, coverage=coverage, prices=prices, usd=usd)
         return cls(agent, coverage, found, rewards, solve_rates(table))
 
-    def text(self) -> str:
-        """The report for a terminal. Coverage comes first, because without it a mean over survivors misleads."""
+    def text(self, key_metrics: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """The report for a terminal. Coverage comes first, because without it a mean over survivors misleads.
+
+        Of ``key_metrics`` those are shown that are no means, because an environment chose them.
+        """
         known = self.coverage if self.coverage is not None else counted(self.details["rollouts"], "rollout")
         parts = [f"{self.agent}: {known}"]
         if self.details["intervals"]:
             parts += ["means, each with its 95 % interval:", self._means()]
+        if chosen := self._chosen(key_metrics):
+            parts += ["key metrics of the environment:", *chosen]
         if len(self.rewards):
             parts += ["rewards:", text_histogram(self.rewards)]
             parts += [
@@ -263,3 +243,9 @@ class Report:
         shown = dict(list(varied.items())[:_SHOWN])
         left = len(intervals) - len(shown)
         return interval_table(shown) + (f"\n({left} more in the details file)" if left else "")
+
+    def _chosen(self, key_metrics: Mapping[str, Any]) -> list[str]:
+        chosen = {name: value for name, value in key_metrics.items() if not name.startswith("mean/")}
+        room = max(map(len, chosen), default=0)
+        texts = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in chosen.items()}
+        return [f"{name:<{room}}  {text:>10}" for name, text in texts.items()]

@@ -13,7 +13,7 @@ and no probe goes below it. A reply "too many" cuts the limit at once, and the l
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
 from nemo_gym.rollouts.store.outcome import Completed, Failed, Outcome
 from nemo_gym.schemas.rows import FailureClass
@@ -21,6 +21,11 @@ from nemo_gym.schemas.rows import FailureClass
 
 class Limit(Protocol):
     """Decides how many may run. It observes every outcome and is consulted before every start."""
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether it looks for the number."""
+        ...
 
     def allowed(self, now: float) -> int:
         """How many may be in flight at this time."""
@@ -40,6 +45,7 @@ class FixedLimit:
     """The same number at all times."""
 
     number: int
+    adaptive: ClassVar[bool] = False
 
     def allowed(self, now: float) -> int:  # noqa: ARG002 - the protocol's parameter
         return self.number
@@ -127,6 +133,8 @@ class _Phase(Enum):
 
 class AdaptiveLimit:
     """A limit that follows throughput."""
+
+    adaptive: ClassVar[bool] = True
 
     def __init__(self, *, first: int = FIRST, largest: int) -> None:
         self._limit = min(first, largest)

@@ -1,7 +1,7 @@
 """How far a run is, shown in two places.
 
-On a terminal it is a bar, elsewhere a line every half minute (``Progress``). If there are several agents, it also says
-at milestones what each of them has left:
+On a terminal and in a notebook it is a bar, elsewhere a line every half minute (``Progress``). If there are several
+agents, it also says at milestones what each of them has left:
 
     Collecting rollouts:  42%|████▏     | 420/1000 [01:10<01:37,  5.98it/s, reward=0.612, failed=3, running=64/64]
     14:10:57 Collecting rollouts: 42%, 420/1000, 5.98/s, 01:37 left, reward=0.612, failed=3, running=64/64
@@ -16,6 +16,7 @@ crash it stays behind, but its age shows that the run is gone.
 
 import heapq
 import json
+import logging
 import os
 import socket
 from collections import Counter, deque
@@ -28,7 +29,7 @@ from typing import Any, Final, NoReturn, Protocol, TextIO, TypeAlias
 
 from tqdm import tqdm
 
-from nemo_gym.io.terminal_text import BAR_LOCK
+from nemo_gym.io.progress_bars import NOTEBOOK_COLUMNS, RoomForLogs, is_notebook, open_bar, shows_bars
 from nemo_gym.rollouts.dispatch import Attempt, Dispatch
 from nemo_gym.rollouts.store.outcome import Completed, Outcome, PlannedRollout
 from nemo_gym.rollouts.store.plan_file import PlanOnDisk
@@ -115,9 +116,11 @@ class Progress:
         self._ended: list[str] = []  # agents of completed rollouts that have not been counted yet
         self._state: tuple[Tally, Load] | None = None
         self._bar: tqdm[NoReturn] | None = None
-        if stream.isatty():
-            tqdm.set_lock(BAR_LOCK)
-            self._bar = tqdm(total=self._total, initial=plan.done, desc=LABEL, file=stream, dynamic_ncols=True)
+        self._room: RoomForLogs | None = None
+        if shows_bars(stream):
+            self._bar = open_bar(stream, total=self._total, initial=plan.done, desc=LABEL)
+            self._room = RoomForLogs(self._bar)
+            logging.getLogger("nemo_gym").addHandler(self._room)
 
     def advance(self, outcomes: Iterable[Outcome], tally: Tally, load: Load) -> None:
         """Show what has completed. A rollout that failed is not done: it is counted beside the bar."""
@@ -140,6 +143,8 @@ class Progress:
         self._show()
         if self._bar is not None:
             self._bar.close()
+            if self._room is not None:
+                logging.getLogger("nemo_gym").removeHandler(self._room)
         else:
             self._write(self._line())
 
@@ -190,6 +195,8 @@ class Progress:
 
 
 def _columns(stream: TextIO) -> int:
+    if is_notebook(stream):
+        return NOTEBOOK_COLUMNS
     try:
         return os.get_terminal_size(stream.fileno()).columns or UNKNOWN_WIDTH
     except (OSError, ValueError):  # not a real terminal

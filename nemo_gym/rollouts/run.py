@@ -15,7 +15,7 @@ from typing import TextIO, TypeAlias
 from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.io.files import RunFiles, StorageError, storage_errors
 from nemo_gym.rollouts.attempt import marked, recorded
-from nemo_gym.rollouts.concurrency import FixedLimit, Limit
+from nemo_gym.rollouts.concurrency import Limit
 from nemo_gym.rollouts.dispatch import (
     DEFAULT_DRAIN_S,
     Attempt,
@@ -261,7 +261,7 @@ def _timing(files: RunFiles, meter: UsageMeter, limit: Limit, plan: PlanOnDisk, 
     """Save what the run used, and summarize where its time went."""
     facts = meter.facts(
         limit=limit.allowed(monotonic()),
-        adaptive=not isinstance(limit, FixedLimit),
+        adaptive=limit.adaptive,
         completed=tally.completed,
         attempts=tally.attempts,
     )

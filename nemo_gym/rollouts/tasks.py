@@ -8,6 +8,7 @@ Templates are Python format strings over the top-level fields of a row: ``{quest
 as a template.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ class Shard:
         digits = len(str(self.count - 1))
         part = f"-{self.index:0{digits}}-of-{self.count}"
         stem = run_stem(path)
-        return path if stem.endswith(part) else path.with_name(f"{stem}{part}{path.name.removeprefix(stem)}")
+        says_part = stem.endswith(part) or re.search(rf"[-_.](?:chunk|part|shard)[-_.]?0*{self.index}$", stem)
+        return path if says_part else path.with_name(f"{stem}{part}{path.name.removeprefix(stem)}")
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"

@@ -14,17 +14,18 @@ from pathlib import PurePosixPath
 from typing import IO, Any, Final
 
 from nemo_gym.sandbox.boxes import last_line
-from nemo_gym.sandbox.engines import WAITING, run_engine
+from nemo_gym.sandbox.engines import HeldContainer, run_engine
 from nemo_gym.sandbox.inside.limits import KIB, MIB, ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
 from nemo_gym.sandbox.openings import Opening, listen_in_network_of
 from nemo_gym.sandbox.worlds import CommandLine, OnOutput, World, WorldProcess, WorldSnapshot, WorldSpec, tree_failure
 
 _LOOK_EVERY_S: Final = 3.0
-_FLOOD: Final = 64
+_FLOOD: Final = 64 * MIB
 _PIECE: Final = 1 << 16
 _OUT_OF_TIME: Final = 128 + signal.SIGXCPU
 _FILES: Final = SandboxLimits(wall_s=600, cpu_s=600, output_kib=KIB)
+_OF_THE_CLIENT: Final = ("HOME", "PATH", "TMPDIR", "XDG_", "DOCKER_", "CONTAINER", "PODMAN", "LD_", "SSL_", "DBUS_")
 _SCRATCH: Final = "/tmp"  # noqa: S108 - of the container
 # Tells the host, on the first line of standard error, which session it has to end when the time is over.
 _BEGIN: Final = 'echo "$$" >&2; ulimit -S -t {cpu}; ulimit -H -t {more}; exec "$@"'
@@ -46,14 +47,30 @@ _UNPACK: Final = '[ "$2" = 0 ] || rm -rf "$1"; mkdir -p "$1" && exec tar -C "$1"
 
 
 class ContainerSnapshot(WorldSnapshot):
-    """An image that was made from a container."""
+    """An image that was made from a container. It stays as long as a container needs it."""
 
     def __init__(self, engine: str, image: str) -> None:
         self.image = image
         self._engine = engine
+        self._users = 0
+        self._is_unwanted = False
+
+    def lend(self) -> None:
+        """A world starts from it."""
+        self._users += 1
+
+    async def give_back(self) -> None:
+        """A world that started from it is gone."""
+        self._users -= 1
+        await self._remove_if_unused()
 
     async def remove(self) -> None:
-        await run_engine([self._engine, "rmi", "--force", self.image])
+        self._is_unwanted = True
+        await self._remove_if_unused()
+
+    async def _remove_if_unused(self) -> None:
+        if self._is_unwanted and self._users == 0:
+            await run_engine([self._engine, "rmi", "--force", self.image])
 
 
 class ContainerWorld(World):
@@ -73,6 +90,7 @@ class ContainerWorld(World):
         self.workdir = str(PurePosixPath("/", spec.workdir))
         self._engine = engine
         self._name = f"rollout-gym-{uuid.uuid4().hex}"
+        self._container = HeldContainer(engine, self._name)
         self._on_stop = on_stop
         self._another = open_another
         self._running: set[_ContainerProcess] = set()
@@ -82,11 +100,10 @@ class ContainerWorld(World):
 
     async def open(self, image: str, options: Sequence[str]) -> None:
         """Start the container; raises ``SandboxCreateError``."""
-        created = await run_engine([self._engine, "run", "--detach", f"--name={self._name}", *options, image, *WAITING])
-        if created.exit_code != 0:
-            raise SandboxCreateError(f"{self._engine} could not start a container: {last_line(created.stderr)}")
+        await self._container.start(options, image)
         folders = [self.workdir, _SCRATCH]
-        script = 'mkdir -p "$@" && chmod 1777 "$@"'
+        # Some engines make the root folder read-only, which binds a root without rights too.
+        script = 'chmod u+w / && mkdir -p "$@" && chmod 1777 "$@"'
         made = await run_engine([self._engine, "exec", "--user=0", self._name, "/bin/sh", "-c", script, "sh", *folders])
         if made.exit_code != 0:
             raise SandboxCreateError(f"the image {image} has no shell that works: {last_line(made.stderr)}")
@@ -123,7 +140,9 @@ class ContainerWorld(World):
         self._on_stop(self)
         if self._way_in is not None:
             await self._way_in.aclose()
-        await run_engine([self._engine, "rm", "--force", "--volumes", self._name])
+        await self._container.remove()
+        if isinstance(self.spec.snapshot, ContainerSnapshot):
+            await self.spec.snapshot.give_back()
         if self._watching is not None:
             self._watching.cancel()
         for process in tuple(self._running):
@@ -142,10 +161,15 @@ class ContainerWorld(World):
     ) -> "_ContainerProcess":
         cpu = int(line.limits.cpu_s) + 1
         begin = ["/bin/sh", "-c", _BEGIN.format(cpu=cpu, more=cpu + 1), "sh", *line.arguments]
-        settings = [f"--env={name}={value}" for name, value in line.environment.items()]
+        # By name only: values, which may be secret, can be seen in the list of processes. What the client itself reads
+        # is given by value.
+        ours = {name: value for name, value in line.environment.items() if not name.startswith(_OF_THE_CLIENT)}
+        settings = [
+            f"--env={name}" if name in ours else f"--env={name}={value}" for name, value in line.environment.items()
+        ]
         client = [self._engine, "exec", "--interactive", *settings, f"--workdir={line.folder}", self._name, *begin]
         process = _ContainerProcess(self, line.limits, on_output)
-        await process.launch(client)
+        await process.launch(client, {**os.environ, **ours})
         self._running.add(process)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch())
@@ -226,19 +250,19 @@ class _ContainerProcess(WorldProcess):
         self._world = world
         self._limits = limits
         self._room = {1: limits.output_kib * KIB, 2: limits.output_kib * KIB}
-        self._flood = _FLOOD * limits.output_kib * KIB
+        self._flood = limits.output_kib * KIB + _FLOOD
         self._cut = False
         self._leader: str | None = None
         self._begun = b""
         self._ending = ProgramEnding.EXITED
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def launch(self, client: Sequence[str]) -> None:
+    async def launch(self, client: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the engine's client."""
         self._started = asyncio.get_running_loop().time()
         pipe = asyncio.subprocess.PIPE
         self._client = await asyncio.create_subprocess_exec(
-            *client, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+            *client, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
         )
         self._do(self._attend())
 

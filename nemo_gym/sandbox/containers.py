@@ -8,6 +8,7 @@ import asyncio
 import base64
 import json
 import os
+import resource
 import shutil
 import signal
 import uuid
@@ -18,13 +19,14 @@ from typing import Final
 
 from nemo_gym.sandbox.boxes import BoxCommand, BoxProgram, BoxSession, Runner, last_line
 from nemo_gym.sandbox.container_worlds import ContainerSnapshot, ContainerWorld
-from nemo_gym.sandbox.engines import CLIENT_LIMITS, ENGINES, WAITING, run_engine
+from nemo_gym.sandbox.engines import CLIENT_LIMITS, ENGINES, HeldContainer, run_engine
 from nemo_gym.sandbox.inside.limits import ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
 from nemo_gym.sandbox.worlds import WorldFile, WorldSpec
 
 FOLDER: Final = "/box"
 _GVISOR: Final = "runsc"
+_MANY: Final = 1 << 14
 _USER: Final = "1000:1000"
 _OUT_OF_TIME: Final = 128 + signal.SIGXCPU
 
@@ -73,10 +75,9 @@ class ContainerRunner(Runner):
         assert self._engine is not None, "start finds one or raises"
         limits = limits or self.limits
         name = f"rollout-gym-{uuid.uuid4().hex}"
-        started = await run_engine([self._engine, *self._create(name, limits), image or self._image, *WAITING])
-        if started.exit_code != 0:
-            raise SandboxCreateError(f"{self._engine} could not start a container: {last_line(started.stderr)}")
-        session = ContainerSession(self._engine, name, limits, on_stop=self._sessions.discard)
+        container = HeldContainer(self._engine, name)
+        await container.start(self._create(limits), image or self._image)
+        session = ContainerSession(container, limits, on_stop=self._sessions.discard)
         self._sessions.add(session)
         for path, content in self._modules.items():
             await session.upload(path, content)
@@ -88,13 +89,14 @@ class ContainerRunner(Runner):
             await self.start()
         assert self._engine is not None, "start finds one or raises"
         spec = spec or WorldSpec()
+        if spec.readable:
+            raise SandboxCreateError("a container sees only its image; put the folders into it")
         image = str(spec.root or self._image)
         if isinstance(spec.snapshot, ContainerSnapshot):
             image = spec.snapshot.image
+            spec.snapshot.lend()
         elif spec.snapshot is not None:
             raise SandboxCreateError("a snapshot of another level can't be used in a container")
-        if spec.readable:
-            raise SandboxCreateError("a container sees only its image; put the folders into it")
         world = ContainerWorld(self._engine, spec, on_stop=self._worlds.discard, open_another=self.open_world)
         self._worlds.add(world)
         try:
@@ -117,12 +119,12 @@ class ContainerRunner(Runner):
         async with self._gate, self.session(limits=limits) as session:
             return await session.python(program.source, stdin=program.stdin, files=program.files)
 
-    def _create(self, name: str, limits: SandboxLimits) -> list[str]:
+    def _create(self, limits: SandboxLimits) -> list[str]:
         disk = f"{FOLDER}:rw,exec,nosuid,nodev,mode=1777,size={limits.disk_mib}m"
         if self._engine == "docker":  # Podman does not know the option
             disk += f",nr_inodes={limits.disk_files}"
         return [
-            "run", "--detach", "--rm", f"--name={name}", "--read-only", f"--user={_USER}", f"--workdir={FOLDER}",
+            "--read-only", f"--user={_USER}", f"--workdir={FOLDER}",
             f"--tmpfs={disk}", f"--env=HOME={FOLDER}", f"--env=TMPDIR={FOLDER}", *self._confining(limits),
         ]  # fmt: skip
 
@@ -137,9 +139,9 @@ class ContainerRunner(Runner):
             f"--memory={limits.memory_mib}m", f"--memory-swap={limits.memory_mib}m",
             # Two more than the program may have: the first process of the container and its ``sleep``.
             f"--pids-limit={limits.processes + 2}", f"--ulimit=nofile={limits.open_files}",
-            f"--ulimit=fsize={limits.file_mib << 20}", "--ulimit=core=0",
+            f"--ulimit=fsize={limits.file_mib << 20}", "--ulimit=core=0", *_limit_of_users(),
             # An image is never pulled here: that takes minutes, and would count as the program's time.
-            "--pull=never", *self._runtime,
+            "--pull=never", "--stop-timeout=0", *self._runtime,
         ]  # fmt: skip
 
     async def _problem_with(self, engine: str) -> str | None:
@@ -157,15 +159,24 @@ class ContainerRunner(Runner):
         return None
 
 
+def _limit_of_users() -> list[str]:
+    """A limit on the processes of a user that engines may set; by default, some ask for more than they may have.
+
+    It only has to be high: what a container may start is limited by its control group.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    return [f"--ulimit=nproc={_MANY if hard == resource.RLIM_INFINITY else min(_MANY, hard)}"]
+
+
 class ContainerSession(BoxSession):
     """A running container."""
 
     def __init__(
-        self, engine: str, name: str, limits: SandboxLimits, *, on_stop: Callable[["ContainerSession"], None]
+        self, container: HeldContainer, limits: SandboxLimits, *, on_stop: Callable[["ContainerSession"], None]
     ) -> None:
         super().__init__(limits)
-        self._engine = engine
-        self._name = name
+        self._container = container
+        self._engine, self._name = container.engine, container.name
         self._on_stop = on_stop
 
     async def upload(self, path: str, content: bytes) -> None:
@@ -181,7 +192,7 @@ class ContainerSession(BoxSession):
     async def stop(self) -> None:
         """Remove the container with everything in it."""
         self._on_stop(self)
-        await run_engine([self._engine, "rm", "--force", "--volumes", self._name])
+        await self._container.remove()
 
     async def _exec(self, command: BoxCommand, limits: SandboxLimits) -> Result:
         """Run a command. If it takes too long, the whole container is killed."""

@@ -1,18 +1,70 @@
-"""The command lines of Docker and Podman: running their clients, with limits on time and output."""
+"""The command lines of Docker and Podman: their clients, run with limits, and containers that end with this process."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Sequence
 from typing import Final
 
 from nemo_gym.sandbox.inside.limits import KIB, ProgramEnding, Result, SandboxLimits
+from nemo_gym.sandbox.interface import SandboxCreateError
 
 ENGINES: Final = ("docker", "podman")
-# The first process of a container. A shell also reaps processes whose parents have ended.
-WAITING: Final = ("/bin/sh", "-c", "while :; do sleep 1000 & wait $!; done")
+# The first process of a container: it waits for the end of its input, so that a container does not outlive whoever
+# started it, and reaps processes whose parents have ended. ``cat`` may be killed from inside, and is then started anew.
+_WAITING: Final = (
+    "/bin/sh",
+    "-c",
+    "echo ready; exec 3<&0; while :; do cat <&3 >/dev/null & wait $! && exit; done",
+)
 _CONTROL_TIMEOUT_S: Final = 60.0
 CLIENT_LIMITS: Final = SandboxLimits(wall_s=_CONTROL_TIMEOUT_S, output_kib=16 * KIB)
+
+
+class HeldContainer:
+    """A container that lives until it is removed or this process ends."""
+
+    def __init__(self, engine: str, name: str) -> None:
+        self.engine = engine
+        self.name = name
+        self._client: asyncio.subprocess.Process | None = None
+
+    async def start(self, options: Sequence[str], image: str) -> None:
+        """Start it and wait until it runs; raises ``SandboxCreateError``."""
+        given = ["run", "--interactive", "--rm", f"--name={self.name}", *options, image, *_WAITING]
+        pipe = asyncio.subprocess.PIPE
+        self._client = client = await asyncio.create_subprocess_exec(
+            self.engine, *given, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+        assert client.stdout is not None
+        assert client.stderr is not None
+        try:
+            async with asyncio.timeout(_CONTROL_TIMEOUT_S):
+                said = await client.stdout.readline()
+                # Whoever reads no further must not be waited for: nothing more is written there.
+                problem = b"" if said else await client.stderr.read()
+        except TimeoutError:
+            said, problem = b"", b"it took too long"
+        if not said:
+            await self.remove()
+            reason = problem.decode("utf-8", "replace").strip().rpartition("\n")[2] or "no reason given"
+            raise SandboxCreateError(f"{self.engine} could not start a container: {reason}")
+
+    async def remove(self) -> None:
+        """End it and remove it; does nothing the second time."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        assert client.stdin is not None
+        client.stdin.close()
+        await run_engine([self.engine, "rm", "--force", "--volumes", self.name])
+        with contextlib.suppress(TimeoutError, ProcessLookupError):
+            async with asyncio.timeout(_CONTROL_TIMEOUT_S):
+                await client.communicate()
+        if client.returncode is None:
+            client.kill()
+            await client.wait()
 
 
 async def run_engine(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits = CLIENT_LIMITS) -> Result:

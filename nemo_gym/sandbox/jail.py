@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.boxes import BoxCommand, BoxProgram, BoxSession, Runner
 from nemo_gym.sandbox.fork_server import ForkServer
 from nemo_gym.sandbox.inside.channel import BrokenMessageError, Decoder, Message
@@ -218,7 +219,7 @@ class _JailWorlds:
     def __init__(self, level: str, *, readable: Sequence[str | Path] = (), roots: Path | None = None) -> None:
         self._level = level
         self._readable = tuple(map(str, readable))
-        self._roots = roots or default_roots_folder()
+        self._roots = roots
         self._prepared: dict[str, PreparedRoot] = {}
         self._servers: OrderedDict[tuple[str, ...], ForkServer] = OrderedDict()
         self._open: weakref.WeakKeyDictionary[JailWorld, ForkServer] = weakref.WeakKeyDictionary()
@@ -252,17 +253,26 @@ class _JailWorlds:
             raise SandboxCreateError(f"the level {self._level} has no roots of their own; use namespaces or container")
         found = self._prepared.get(str(source))
         if found is None:
-            found = self._prepared[str(source)] = await asyncio.to_thread(prepare_root, source, self._roots)
+            cache = self._cache()
+            if cache is None:
+                raise ConfigError(
+                    "there is no place to unpack roots in", hint="set XDG_CACHE_HOME to a writable folder"
+                )
+            found = self._prepared[str(source)] = await asyncio.to_thread(prepare_root, source, cache)
         return found
+
+    def _cache(self) -> Path | None:
+        if self._roots is None and self._level == "namespaces":
+            self._roots = default_roots_folder()
+        return self._roots
 
     async def _server(self, readable: tuple[str, ...]) -> ForkServer:
         server = self._servers.get(readable)
         if server is None:
             if len(self._servers) >= _MOST_SERVERS:
                 await self._stop_unused()
-            await asyncio.to_thread(self._roots.mkdir, parents=True, exist_ok=True)
-            roots = str(self._roots) if self._level == "namespaces" else None
-            server = ForkServer(self._level, readable=readable, roots=roots)
+            roots = self._cache()
+            server = ForkServer(self._level, readable=readable, roots=None if roots is None else str(roots))
             server = self._servers.setdefault(readable, server)
         self._servers.move_to_end(readable)
         if not server.running:

@@ -139,17 +139,20 @@ class JailWorld(World):
         return self._broken is None
 
     async def stop(self) -> None:
-        if self._way_in is not None:
-            await self._way_in.aclose()
         if self._connection.fileno() < 0:
             return
+        if self._reading.get_loop() is not asyncio.get_running_loop():
+            self._connection.close()  # the loop of its tasks has ended without stopping it
+            return
+        if self._way_in is not None:
+            await self._way_in.aclose()
+        self._break("the world was stopped")
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
         # The supervisor closes its end when nothing is left of the world.
         await asyncio.wait([self._reading], timeout=_STOP_S)
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
-        self._break("the world was stopped")
         self._connection.close()
 
     async def _start(
@@ -266,9 +269,12 @@ class JailWorld(World):
         head = message.head
         number = head["id"]
         if head.get("frozen"):
-            self._freezing.pop(number).set_result(None)
+            if (frozen := self._freezing.pop(number, None)) is not None:
+                frozen.set_result(None)
             return
-        process = self._processes[number]
+        process = self._processes.get(number)
+        if process is None:  # the world is being stopped
+            return
         if "stream" in head:
             process.take_output(int(head["stream"]), message.blobs[0])
             return

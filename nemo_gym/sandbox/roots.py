@@ -40,9 +40,14 @@ class PreparedRoot:
     workdir: str | None = None
 
 
-def default_roots_folder() -> Path:
-    """The cache of this user."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rollout-gym" / "roots"
+def default_roots_folder() -> Path | None:
+    """The cache of this user, made if needed; None if there is no place for one."""
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rollout-gym" / "roots"
+        cache.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no home, or one that can't be written
+        return None
+    return cache
 
 
 def prepare_root(source: str | Path, cache: Path) -> PreparedRoot:

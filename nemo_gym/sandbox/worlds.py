@@ -37,7 +37,8 @@ _REMEMBERING: Final = """
 __state=$1 __folder=$2 __command=$3
 [ -r "$__state" ] && . "$__state"
 [ -z "$__folder" ] || cd -- "$__folder" || exit 1
-trap 'export PWD; { echo "unset %(names)s"; export -p; echo "cd -- \\"\\$PWD\\" 2>/dev/null"; } >"$__state.new" && \
+trap 'export PWD
+{ echo "unset %(names)s"; export -p; echo "cd -- \\"\\$PWD\\" 2>/dev/null"; } 2>/dev/null >"$__state.new" &&
 mv "$__state.new" "$__state"' EXIT
 set --
 eval "$__command"

@@ -16,6 +16,8 @@ the second form takes time in proportion to its size. ``with_added_prompts`` and
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.rows import RESPONSE_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TRACES_KEY_NAME
 
@@ -27,6 +29,8 @@ KEPT: Final = "prompt_tokens_kept"
 TRAINED: Final = "trained"  # false on a trace whose tokens nothing came of
 FORM_KEY: Final = "_ng_token_form"
 PROMPT_FORM: Final = 1
+_IDS: Final = list[int]
+_NUMBERS: Final = list[float]
 _INVALID: Final = "token ids that are not lists of whole numbers"
 
 Items = Sequence[Mapping[str, Any]]
@@ -40,12 +44,12 @@ class RolloutFormatError(ConfigError, ValueError):
 class CallTokens:
     """The tokens of one model call."""
 
-    __slots__ = ("_prompt", "added", "before", "generation", "item", "kept", "log_probs", "place")
+    __slots__ = ("_item", "_log_probs", "_prompt", "added", "before", "generation", "item", "kept", "place")
 
     def __init__(
         self,
         generation: list[int],
-        log_probs: list[float] | None,
+        log_probs: "list[float] | Mapping[str, Any] | None",
         *,
         item: int = 0,
         place: int = 0,
@@ -57,11 +61,19 @@ class CallTokens:
         self.item = item  # the index of its last item in the output that it is in
         self.place = place  # which of several outputs
         self.generation = generation
-        self.log_probs = log_probs  # None unless there is a number for each generated token
+        self._item = log_probs if isinstance(log_probs, Mapping) else None  # which has them, not yet looked at
+        self._log_probs = None if isinstance(log_probs, Mapping) else log_probs
         self.before = before  # the call to which the prompt adds something
         self.kept = kept  # how many tokens the prompt has in common with what was read and written there
         self.added = added if added is not None else (prompt or [])[kept:]
         self._prompt = prompt
+
+    @property
+    def log_probs(self) -> list[float] | None:
+        """A number for each generated token; None if they were not recorded."""
+        if self._item is not None:
+            self._log_probs, self._item = log_probs_of(self._item), None
+        return self._log_probs
 
     @property
     def prompt(self) -> list[int]:
@@ -122,19 +134,27 @@ def _read(item: Mapping[str, Any], number: int, before: CallTokens | None) -> Ca
     prompt, added = item.get(PROMPT), item.get(ADDED)
     if not _are_ids(generation) or not _are_ids(prompt if prompt is not None else added):
         return None
-    log_probs = log_probs_of(item)
     if prompt is not None:
         kept = 0 if before is None else _shared(before, prompt)
-        return CallTokens(generation, log_probs, item=number, before=before, kept=kept, prompt=prompt)
+        return CallTokens(generation, item, item=number, before=before, kept=kept, prompt=prompt)
     most = before.length if before is not None else 0
     kept = item.get(KEPT, most)
     if type(kept) is not int or not 0 <= kept <= most:
         return None
-    return CallTokens(generation, log_probs, item=number, before=before, kept=kept, added=added)
+    return CallTokens(generation, item, item=number, before=before, kept=kept, added=added)
 
 
 def _are_ids(ids: Any) -> bool:
-    return isinstance(ids, list) and set(map(type, ids)) <= {int}
+    return isinstance(ids, list) and _holds(ids, _IDS)
+
+
+def _holds(values: list[Any], kind: Any) -> bool:
+    """Whether a list has only values of a type; in half the time that looking at the type of each takes."""
+    try:
+        msgspec.convert(values, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _shared(before: CallTokens, prompt: list[int]) -> int:
@@ -163,7 +183,7 @@ def log_probs_of(item: Mapping[str, Any]) -> list[float] | None:
     found, generation = item.get(LOG_PROBS), item.get(TRAINABLE)
     if not isinstance(generation, list) or not isinstance(found or [], list):
         return None
-    whole = len(found or []) == len(generation) and set(map(type, found or [])) <= {float, int}
+    whole = len(found or []) == len(generation) and _holds(found or [], _NUMBERS)
     return (found or []) if whole else None
 
 

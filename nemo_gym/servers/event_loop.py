@@ -1,9 +1,10 @@
 """The event loop of all our processes, and a watch for code that blocks it.
 
 In one process, a handler that computes or sleeps without awaiting stops every server. So the loop reports regularly
-that it is alive (``watching_lag``). If the reports stop, a watching thread looks at where the loop's thread is, and
-warns once for each place. Code is not blamed for the time in which the thread was ready to run, but other programs had
-the processors.
+that it is alive (``watching_lag``). While the reports fail to come, a watching thread looks at where the loop's thread
+is. A call that is found there twice has not let go in between, because the loop would have reported first. It warns,
+once for each place, about a call that held the loop for long, and about calls that together held it for a large share
+of the time. Code is not blamed for the time in which the thread was ready to run but other programs had the processors.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from importlib import import_module
@@ -22,8 +24,11 @@ from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_S = 0.1
+HEARTBEAT_S = 0.05
+LOOK_S = 0.05
 BLOCKED_S = 1.0
+SHARE = 0.2  # of the time, from which calls of less than a second are worth a warning
+WINDOW_S = 10.0
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -42,22 +47,26 @@ class BlockingCode(NamedTuple):
     file: str
     function: str
     line: int | None  # None if the interpreter does not know it
+    call: FrameType  # the outermost of the server's calls
 
 
 def find_blocking_code(frame: FrameType | None, folders: Mapping[str, Path]) -> BlockingCode | None:
-    """The innermost frame inside a server's folder, or the innermost of all if there is none."""
+    """The innermost frame inside a server's folder (or file), or the innermost of all if there is none."""
     # Text, not paths: a stack is deep, and while this thread compares paths the slow loop gets even less done.
-    prefixes = [(server, f"{folder}{os.sep}") for server, folder in folders.items()]
-    innermost = frame
+    prefixes = [(server, str(code) if code.suffix == ".py" else f"{code}{os.sep}") for server, code in folders.items()]
+    innermost, found, outermost = frame, None, frame
+    server = None
     while frame is not None:
-        file = frame.f_code.co_filename
-        for server, prefix in prefixes:
-            if file.startswith(prefix):
-                return BlockingCode(server, file, frame.f_code.co_qualname, frame.f_lineno)
+        owner = next((name for name, prefix in prefixes if frame.f_code.co_filename.startswith(prefix)), None)
+        if owner is not None:
+            if found is None:
+                found, server = frame, owner
+            outermost = frame
         frame = frame.f_back
-    if innermost is None:
+    place = found or innermost
+    if place is None or outermost is None:
         return None
-    return BlockingCode(None, innermost.f_code.co_filename, innermost.f_code.co_qualname, innermost.f_lineno)
+    return BlockingCode(server, place.f_code.co_filename, place.f_code.co_qualname, place.f_lineno, outermost)
 
 
 def waited_for_processor(native_thread_id: int) -> float:
@@ -79,10 +88,13 @@ class LagWatch:
         self._delayed = delayed or partial(waited_for_processor, threading.get_native_id())
         self._delayed_s = self._delayed()  # while the loop was last alive
         self._thread_id = threading.get_ident()
-        self._beat = time.monotonic()
+        self._beat = self._seen = time.monotonic()
         self._stop = threading.Event()
         self._named: set[tuple[str, str]] = set()
-        self._suspect: tuple[str, str] | None = None  # where the loop was at the last silent check
+        self._call: FrameType | None = None  # what held the loop at the last look
+        self._held_s = 0.0  # for how long that call has been known to hold it
+        self._looked = self._since = time.monotonic()
+        self._shares: defaultdict[tuple[str, str], float] = defaultdict(float)  # seconds by place in this window
 
     def beat(self) -> None:
         """Record that the loop is alive."""
@@ -90,7 +102,7 @@ class LagWatch:
 
     def watch(self) -> None:
         """Run in a thread until stopped."""
-        pause = self._blocked_s / 4
+        pause = min(LOOK_S, self._blocked_s / 4)
         asleep, used = time.monotonic(), time.process_time()
         while not self._stop.wait(pause):
             late = time.monotonic() - asleep - pause
@@ -98,34 +110,47 @@ class LagWatch:
                 self.beat()  # the whole process was stopped, not just the loop: Ctrl-Z, a suspended machine
             asleep, used = time.monotonic(), time.process_time()
             silence = asleep - self._beat
-            if silence < self._blocked_s:
-                self._suspect = None
-                if silence < pause:
-                    self._delayed_s = self._delayed()
-            elif self._delayed() - self._delayed_s < silence / 2:  # else other programs have the processors
-                self._examine(silence)
+            if self._beat != self._seen:  # it was alive since the last look
+                self._seen, self._call, self._held_s, self._delayed_s = self._beat, None, 0.0, self._delayed()
+            if silence < 1.5 * HEARTBEAT_S:
+                continue
+            if self._delayed() - self._delayed_s < silence / 2:  # else other programs have the processors
+                self._examine(asleep)
 
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()
 
-    def _examine(self, silence: float) -> None:
-        """Warn about code in which the loop is found twice in a row. A loop that is only slow has moved on by then."""
+    def _examine(self, now: float) -> None:
+        """Note what holds the loop, and warn about it if it does so for long, or often."""
         blocking = find_blocking_code(sys._current_frames().get(self._thread_id), self._folders)  # noqa: SLF001
-        place = (blocking.file, blocking.function) if blocking is not None else None
-        suspected_before, self._suspect = self._suspect == place, place
-        if blocking is None or place is None or place in self._named or not suspected_before:
+        known, self._call = self._call, blocking.call if blocking is not None else None
+        since, self._looked = now - self._looked, now
+        if now - self._since > WINDOW_S:
+            self._since = now
+            self._shares.clear()
+        if blocking is None or blocking.call is not known:
+            self._held_s = 0.0
             return
-        self._named.add(place)
-        owner = blocking.server or "code outside any server"
+        place = (blocking.file, blocking.function)
+        passed = since if self._held_s else 1.5 * since  # it began somewhere before the first look
+        self._held_s += passed
+        self._shares[place] += passed
+        if place in self._named:
+            return
+        in_all, window = self._shares[place], now - self._since
+        if self._held_s >= self._blocked_s:
+            self._warn(blocking, f"has held it for {self._held_s:.1f} s, and no other server can reply")
+        elif in_all >= self._blocked_s and in_all >= SHARE * window:
+            share = f"{min(in_all / window, 1):.0%} of the last {window:.0f} s"
+            self._warn(blocking, f"has held it for {share}, and no other server could reply meanwhile")
+
+    def _warn(self, blocking: BlockingCode, what: str) -> None:
+        self._named.add((blocking.file, blocking.function))
         logger.warning(
-            "%s blocks the event loop: %s at %s:%s has held it for %.1f s, and no other server can reply. "
+            "%s blocks the event loop: %s at %s:%s %s. "
             "Await there or use a thread, or set `isolation: process` for this server.",
-            owner,
-            blocking.function,
-            blocking.file,
-            blocking.line,
-            silence,
+            *(blocking.server or "code outside any server", blocking.function, blocking.file, blocking.line, what),
         )
 
 

@@ -16,11 +16,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.capture.gateway import ID_FORM, Access, Gateway, GatewayAttempt
 from nemo_gym.conversion.programs.dialects import Dialect, route_of
-from nemo_gym.servers.direct.handlers import read_all
 from nemo_gym.servers.middleware.rollout_scope import PATH_PREFIX
-from nemo_gym.servers.program_exchange import Exchange, FinishedReply, ask_server, closed_reply, error_reply, send_reply
+from nemo_gym.servers.program_exchange import (
+    FinishedReply,
+    ProgramExchange,
+    ask_server,
+    closed_reply,
+    error_reply,
+    send_reply,
+)
 
-_MODELS: Final = "/v1/models"
+LONGEST_REQUEST: Final = 1 << 26
+_MODELS: Final = r"/v1/models(/.*)?|/v1beta/models"
 
 
 class GatewayAddress(NamedTuple):
@@ -47,7 +54,7 @@ class GatewayDoor:
     async def serve(self, address: GatewayAddress, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         headers = Headers(scope=scope)
-        route = route_of(address.path) if scope["method"] == "POST" else None
+        route = route_of(address.path, scope["query_string"].decode("latin-1")) if scope["method"] == "POST" else None
         dialect = route.dialect if route is not None else Dialect.RESPONSES
         attempt = self.gateway.find(address.attempt)
         access = attempt.access(_key(headers, scope)) if attempt is not None else Access.CLOSED
@@ -62,10 +69,26 @@ class GatewayDoor:
             await send_reply(closed_reply(dialect), send)
         elif route is None:
             await send_reply(await _other(attempt, app, scope, address.path), send)
+        elif (body := await _read(receive)) is None:
+            message = f"a request has at most {LONGEST_REQUEST >> 20} MiB"
+            attempt.refuse(413, message, address.path)
+            await send_reply(error_reply(dialect, 413, message, "request_too_large"), send)
         else:
-            body = await read_all(receive)
-            exchange = Exchange(attempt, app, scope, address.path, route)
+            exchange = ProgramExchange(attempt, app, scope, address.path, route)
             await _until_gone(attempt, exchange.answer(body, send), receive)
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The body of a request; None if it is too long, or if the client has gone."""
+    chunks, size = [], 0
+    while True:
+        message = await receive()
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > LONGEST_REQUEST or message["type"] == "http.disconnect":
+            return None
+        if not message.get("more_body"):
+            return b"".join(chunks)
 
 
 def _key(headers: Headers, scope: Scope) -> str:
@@ -80,7 +103,7 @@ async def _other(attempt: GatewayAttempt, app: ASGIApp, scope: Scope, path: str)
     """Programs also look whether their server is there, and which models it has. Nothing else can be reached."""
     if scope["method"] in ("GET", "HEAD") and path in ("", "/"):
         return FinishedReply(200, b"{}")
-    if scope["method"] == "GET" and (path == _MODELS or path.startswith(f"{_MODELS}/")):
+    if scope["method"] == "GET" and re.fullmatch(_MODELS, path):
         return await ask_server(app, {**scope, "path": path, "raw_path": path.encode(), "query_string": b""}, b"")
     message = f"there is no {scope['method']} {path} for programs, only the routes that call a model"
     if scope["method"] == "POST" and path.startswith("/v1"):

@@ -111,9 +111,16 @@ async def host_gym(
             apps[head_config.port] = _head_app(gym, token, counted)
         await stack.enter_async_context(listening(apps, sockets.values(), callers, gym.client.gateway, log_all=log_all))
         await _start_processes(stack, gym, apart, missing, counted.environment if counted else {})
-        await stack.enter_async_context(watching_lag({i.name: i.directory for i in inline if i.name not in classes}))
+        await stack.enter_async_context(watching_lag(_code_of(inline, classes)))
         stack.enter_context(profiling(config, MARKERS, labels={server.name: server.label for server in local.values()}))
         yield gym
+
+
+def _code_of(inline: Sequence[ServerInstance], classes: Mapping[str, type]) -> dict[str, Path]:
+    """The folder, or the file, with the own code of each server; what is only in a notebook has none."""
+    files = {name: getattr(given, "code", None) for name, given in classes.items()}
+    found = {i.name: files.get(i.name) if i.name in classes else i.directory for i in inline}
+    return {name: path for name, path in found.items() if path is not None}
 
 
 # The functions through which calls enter a server, from this process or over HTTP. The profiler looks for their frames.

@@ -158,7 +158,7 @@ class ServerLog:
             folder.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, line: str) -> None:
-        sys.stderr.write(f"({self._name}) {line}\n")
+        show_on_stderr(f"({self._name}) {line}")
         if self._path is not None:
             with self._path.open("a") as file:
                 file.write(f"{line}\n")

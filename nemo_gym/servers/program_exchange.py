@@ -15,9 +15,9 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Scope, Send
 
-from nemo_gym.capture.calls import CapturedCall, kept_calls
+from nemo_gym.capture.calls import AnsweredRequest, CapturedCall, answered_request
 from nemo_gym.capture.gateway import GatewayAttempt
-from nemo_gym.capture.program_calls import ProgramCall, keep_answer, thread_hint
+from nemo_gym.capture.program_calls import ProgramCall, keep_answer, likely_parents, thread_hint
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.conversion.programs.dialects import (
     Answered,
@@ -58,7 +58,7 @@ class FinishedReply(NamedTuple):
 
 def error_reply(dialect: Dialect, status: int, message: str, kind: str) -> FinishedReply:
     """A refusal in the shape of a protocol."""
-    return FinishedReply(status, encode_whole(error_of(dialect, message, kind)))
+    return FinishedReply(status, encode_whole(error_of(dialect, status, message, kind)))
 
 
 def closed_reply(dialect: Dialect) -> FinishedReply:
@@ -84,7 +84,7 @@ async def send_reply(reply: FinishedReply, send: Send) -> None:
 
 
 @dataclass(slots=True)
-class Exchange:
+class ProgramExchange:
     """One call of a program."""
 
     attempt: GatewayAttempt
@@ -123,27 +123,27 @@ class Exchange:
             return await ask_server(self.app, self._asking(), orjson.dumps(adapted.body))
         each = self._begin(adapted)
         streams = self.route.streams or given.get("stream") is True
-        if streams:
+        if streams and self.route.dialect is not Dialect.GEMINI:  # whose clients expect nothing but completions
             self._signs = asyncio.create_task(self._show_life(send))
-        kept: list[CapturedCall] = []
-        kept_calls.set(kept)
+        answered = AnsweredRequest(likely_parents(each.hint, self.attempt.calls))
+        answered_request.set(answered)
         reply = await self._ask_until_up(orjson.dumps(adapted.body), each)
         each.ended, each.status = time.time(), reply.status
         if reply.status != 200:
             return self._failed(each, reply, streams=streams)
         completion = orjson.loads(reply.body)
-        self._keep(each, adapted, completion, kept[-1] if kept else None)
+        self._keep(each, adapted, completion, answered.kept[-1] if answered.kept else None)
         completion = restore(self.route.dialect, completion, adapted.names)
         if not streams:
             return reply._replace(body=encode_whole(completion))
-        return FinishedReply(200, stream_of(self.route.dialect, completion, given), [_event_stream()])
+        return FinishedReply(200, stream_of(self.route, completion, given), [self._stream_type()])
 
     def _begin(self, adapted: Adapted) -> ProgramCall:
         body = adapted.body
         headers = Headers(scope=self.scope)
         each = ProgramCall(
             self.route.dialect,
-            str(body.get("model") or ""),
+            self.route.model or str(body.get("model") or ""),
             thread_hint(headers),
             offers_tools=bool(body.get("tools")),
             started=time.time(),
@@ -167,7 +167,7 @@ class Exchange:
             self.attempt.waited_s += slept
 
     def _asking(self) -> Scope:
-        path = self.path.rstrip("/")
+        path = self.route.path
         return {**self.scope, "path": path, "raw_path": path.encode(), "query_string": b""}
 
     def _failed(self, each: ProgramCall, reply: FinishedReply, *, streams: bool) -> FinishedReply:
@@ -175,7 +175,7 @@ class Exchange:
         if not each.failure or each.failure == FailureClass.REJECTED:
             self._refused(reply)
         if streams and self._has_begun:
-            error = error_of(self.route.dialect, each.message, each.failure or "invalid_request_error")
+            error = error_of(self.route.dialect, reply.status, each.message, each.failure or "invalid_request_error")
             return FinishedReply(reply.status, b"event: error\ndata: %s\n\n" % orjson.dumps(error))
         return reply
 
@@ -199,18 +199,17 @@ class Exchange:
         earlier = self.attempt.calls
         keep_answer(each, self.attempt.store, earlier, asked=asked, answered=answered, kept=kept)
 
+    def _stream_type(self) -> tuple[bytes, bytes]:
+        return (b"content-type", EVENT_STREAM.encode()) if self.route.as_events else _JSON
+
     async def _show_life(self, send: Send) -> None:
         """Begin the reply of a stream after a while, because clients give up on silent connections."""
         await asyncio.sleep(SIGN_OF_LIFE_S)
         self._has_begun = True
-        await send({"type": "http.response.start", "status": 200, "headers": [_event_stream()]})
+        await send({"type": "http.response.start", "status": 200, "headers": [self._stream_type()]})
         while True:
             await send({"type": "http.response.body", "body": b": the model is working\n\n", "more_body": True})
             await asyncio.sleep(SIGN_OF_LIFE_S)
-
-
-def _event_stream() -> tuple[bytes, bytes]:
-    return (b"content-type", EVENT_STREAM.encode())
 
 
 def _object(body: bytes) -> dict[str, Any] | None:

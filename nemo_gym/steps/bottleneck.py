@@ -123,7 +123,9 @@ def _blocking(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     least = _least_own_s(times)
     share = least / summary.wall_s
     blocked = facts.blocked_s / facts.wall_s if facts.wall_s else 0.0
-    alone = times.alone >= FULL and times.own_s >= MOST * summary.wall_s
+    # Calls that take turns may also do so for other reasons, unless the loop was late for about as long.
+    enough = LARGE if blocked >= LARGE else MOST
+    alone = times.alone >= FULL and times.own_s >= enough * summary.wall_s
     if not alone and (blocked < MOST or share < LARGE):
         return None
     figure = (

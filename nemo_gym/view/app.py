@@ -1,4 +1,4 @@
-"""The viewer's JSON API and its page, served on a port. Only the library's files can be read, nothing can be changed.
+"""The viewer's JSON API and its page, served on a port. Only the library's files can be read, only marks written.
 
 Handlers are plain functions that run in threads: they wait for SQLite and the disk, never for the network. A viewer
 that is reachable from other machines needs a token (``guard``).
@@ -36,6 +36,7 @@ from nemo_gym.view.home import RunsHome
 from nemo_gym.view.index.steps_index import StepsState
 from nemo_gym.view.library import Library, Snapshot
 from nemo_gym.view.listing import PAGE_ROWS, UNAVAILABLE, code_of, known_columns, line_of, scatter, table_rows, to_bytes
+from nemo_gym.view.marking import marks_of, save_mark
 from nemo_gym.view.overview import current_numbers, overview_numbers
 from nemo_gym.view.page import STATIC, page_html
 from nemo_gym.view.rollout import (
@@ -51,6 +52,7 @@ from nemo_gym.view.selection import Query, Selection, Selections
 from nemo_gym.view.timing import run_timing
 
 MOST_ROWS: Final = 1_000  # in one reply
+MOST_MARKED: Final = 64 << 10  # bytes of a mark
 _COMPARING: Final = (("sort", CHANGE_ORDERS[0]), ("pair_by", PAIRINGS[0]))
 _ATTEMPTS: Final = 20  # attempts to read a file that is being replaced
 _PAUSE_S: Final = 0.1  # between these attempts, in which the index catches up with the new file
@@ -89,8 +91,19 @@ class Api:
             "/compare": self.compare,
             "/compare_runs": self.compare_runs,
             "/fields": self.fields,
+            "/marks": self.marks,
         }
-        return [Route(path, partial(self._reply, handler)) for path, handler in handlers.items()]
+        routes = [Route(path, partial(self._reply, handler)) for path, handler in handlers.items()]
+        return [*routes, Route("/rollout/{id}/mark", self.mark, methods=["POST"])]
+
+    async def mark(self, request: Request) -> Response:
+        """Save somebody's label and note on a rollout."""
+        body = await read_limited(request, MOST_MARKED)
+
+        def save(snapshot: Snapshot, request: Request) -> Any:
+            return save_mark(snapshot, _code(snapshot, request.path_params["id"]), body)
+
+        return await self._reply(save, request)
 
     async def _reply(self, handler: Handler, request: Request) -> Response:
         try:
@@ -174,6 +187,10 @@ class Api:
     def audit(self, snapshot: Snapshot, _: Request) -> Any:
         """What ``ng_audit`` found in each file."""
         return {"runs": [run_audit(run) for run in snapshot.runs]}
+
+    def marks(self, snapshot: Snapshot, request: Request) -> Any:
+        """The labels in a selection, and how often they agree with the reward."""
+        return marks_of(self._selected(snapshot, request, sort=""), self._threshold(request))
 
     def compare(self, snapshot: Snapshot, request: Request) -> Any:
         codes = [_code(snapshot, request.query_params.get(name, "")) for name in "ab"]
@@ -273,6 +290,16 @@ def _http_error(_: Request, error: Exception) -> Response:
 def _query(request: Request) -> Query:
     values = request.query_params
     return Query(values.get("filter", ""), values.get("search", ""), values.get("sort", ""))
+
+
+async def read_limited(request: Request, most: int) -> bytes:
+    """The body of a request, unless it is too long."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise HTTPException(413, f"at most {most} bytes")
+    return body
 
 
 def _window(request: Request) -> tuple[int, int]:

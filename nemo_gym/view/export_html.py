@@ -13,6 +13,7 @@ from nemo_gym.schemas.record import PASS_THRESHOLD
 from nemo_gym.view.audited import run_audit
 from nemo_gym.view.by_field import fields_of_run
 from nemo_gym.view.listing import id_of, line_of, read_record, read_values, to_bytes
+from nemo_gym.view.marking import marks_of
 from nemo_gym.view.overview import current_numbers, overview_numbers
 from nemo_gym.view.page import STATIC, build_page
 from nemo_gym.view.rollout import CHANGE_ORDERS, PAIRINGS, as_saved, compare_fields, continuity, pair_runs, rows_of_run
@@ -76,6 +77,7 @@ def embedded_data(selection: Selection, *, title: str, limit: int, whole: bool, 
             "fields": fields_of_run(selection),
             "timings": [run_timing(selection, run.number, whole=whole) for run in snapshot.runs],
             "audit": {"runs": [run_audit(run) for run in snapshot.runs]},
+            "marks": marks_of(selection, threshold),
             "apart": snapshot.tasks.apart,
         }
     )

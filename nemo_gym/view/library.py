@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.filters.columns import FIXED, NUMBERS, PREVIEWS
+from nemo_gym.filters.columns import FIXED, MARKED, NUMBERS, PREVIEWS
 from nemo_gym.io.files import RunFiles, find_files
 from nemo_gym.io.process import is_running
 from nemo_gym.metrics.builder import MetricsBuilder
@@ -102,7 +102,7 @@ class Snapshot:
     @cached_property
     def columns(self) -> dict[str, ColumnFacts]:
         """All columns by name: the fixed ones first, then those of the records as they were met."""
-        text = {"agent", "failure", "file", *PREVIEWS}
+        text = {"agent", "failure", "file", *PREVIEWS, *MARKED}
         merged = {
             name: ColumnFacts(name, name, text=name in text, number=name not in text)
             for name in (*NUMBERS, *sorted(FIXED - set(NUMBERS)))

@@ -18,6 +18,7 @@ from nemo_gym.view.by_field import Side, fields_of_two
 from nemo_gym.view.groups import MEMBER
 from nemo_gym.view.library import Snapshot
 from nemo_gym.view.listing import id_of, ids_of, line_of, read_listed, read_record
+from nemo_gym.view.marking import mark_at
 from nemo_gym.view.rollout_files import TASK_CONTENT, decode_row, encode_row
 from nemo_gym.view.selection import Scored, Selection, count_failures, is_failure, scored
 from nemo_gym.view.timing import rollout_timing
@@ -54,6 +55,7 @@ def rollout(selection: Selection, code: int) -> dict[str, Any]:
         "file": snapshot.runs[part.source.run].name,
         "line": number,
         "record": as_saved(line, record),
+        "mark": mark_at(snapshot, code),
         **_neighbours(selection, code),
         "group": read_listed(snapshot, _group(snapshot, code).tolist(), MEMBER),
         "continuity": continuity(record),

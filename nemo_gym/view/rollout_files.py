@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.filters.columns import FIXED, PREVIEWS
+from nemo_gym.filters.columns import FIXED, MARKED, OUTSIDE, PREVIEWS
 from nemo_gym.filters.sql import Columns, Sql
 from nemo_gym.io.compressed import open_lines, open_raw_lines, read_span
 from nemo_gym.io.files import RunFiles, named_files
@@ -26,6 +26,8 @@ from nemo_gym.view.index.writer import IndexWriter
 
 Kind = Literal["rollouts", "failures"]
 ROW_BITS: Final = 40  # of a row of a snapshot; the part is in the bits above
+# A mark belongs to a rollout, not to a line, and changes while the rows stay as they are.
+_MARK_OF_ROW: Final = "(SELECT {} FROM marks WHERE marks.task = rollouts.task AND marks.rollout = rollouts.rollout)"
 TASK_CONTENT: Final = "\0content"  # the names of fields never hold a NUL
 SORTED_BY: Final = 60  # characters of a preview
 _RECENT_S: Final = 60.0
@@ -113,6 +115,7 @@ class RolloutFile:
         self._writer = IndexWriter(path, place)
         self.reader = IndexReader(place)
         self._caches: dict[int, ColumnCache] = {}
+        self._marks: tuple[str, ColumnCache] | None = None
         self._growth: deque[tuple[float, int]] = deque()
         self.state = self._writer.state
         self.bytes = self.state.position
@@ -151,7 +154,10 @@ class RolloutFile:
         # Columns of an earlier generation describe a file that was replaced.
         if cache is None:
             self._caches = {state.generation: (cache := ColumnCache(partial(self._load, state.generation)))}
-        return Part(self, state, cache, self.reader.columns(state.generation))
+        marked = f"{state.generation} {state.marks}"
+        if self._marks is None or self._marks[0] != marked:
+            self._marks = (marked, ColumnCache(partial(self._load, state.generation)))
+        return Part(self, state, cache, self._marks[1], self.reader.columns(state.generation))
 
     def _load(self, generation: int, name: str, rows: range) -> list[Any]:
         if name in PREVIEWS:
@@ -166,12 +172,14 @@ class Part:
     source: RolloutFile
     state: State
     cache: ColumnCache
+    marks: ColumnCache
     facts: list[ColumnFacts]
     fields: dict[str, str] = field(init=False)  # column -> its name in the database
 
     def __post_init__(self) -> None:
-        fields = {name: name for name in FIXED if name not in {"file", "bytes"}}
+        fields = {name: name for name in FIXED if name not in OUTSIDE}
         fields |= {fact.name: fact.field for fact in self.facts}
+        fields |= {name: _MARK_OF_ROW.format(name) for name in MARKED}
         fields[TASK_CONTENT] = CONTENT
         object.__setattr__(self, "fields", fields)
 
@@ -180,7 +188,8 @@ class Part:
 
     def values(self, name: str) -> ColumnValues:
         column = self.fields.get(name)
-        return ColumnValues.missing(len(self)) if column is None else self.cache.get(column, len(self))
+        cache = self.marks if name in MARKED else self.cache
+        return ColumnValues.missing(len(self)) if column is None else cache.get(column, len(self))
 
     def sql_columns(self, file: str, names: list[str]) -> Columns:
         return {name: self._sql(name, file) for name in names}

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from nemo_gym.io.terminal_text import printable_lines
 from nemo_gym.schemas.record import Record
+from nemo_gym.schemas.rows import TRACES_KEY_NAME
 
 MODEL_STARTS: Final = "model output from here on"
 _LABEL_ROOM: Final = 11
@@ -36,9 +37,29 @@ def render_transcript(fields: Mapping[str, Any], *, width: int = 100) -> str:
         _laid_out(given, width),
         rule,
         _laid_out(made, width),
+        *_traces(record, width),
         ["", *textwrap.wrap(printable_lines(score_line(record)), width, initial_indent="  ", subsequent_indent="  ")],
     ]
     return "\n".join(line for block in blocks for line in block).rstrip()
+
+
+def _traces(record: Record, width: int) -> Iterator[list[str]]:
+    """The chains of model calls beside the response, such as those of sub-agents."""
+    traces = record.fields.get(TRACES_KEY_NAME)
+    for number, trace in enumerate(traces if isinstance(traces, list) else ()):
+        if isinstance(trace, dict) and isinstance(trace.get("output"), list):
+            entries = [*_entries(trace.get("input")), *_entries(trace["output"])]
+            title = printable_lines(f" {title_of_trace(trace, number)} ")
+            yield [f"  {title:─^{max(width - 4, len(title))}}", *_laid_out(entries, width)]
+
+
+def title_of_trace(trace: Mapping[str, Any], number: int) -> str:
+    """What a trace is: its number, who made its calls, and why they are not in the response."""
+    parent = f"trace {trace['parent']}" if trace.get("parent") else "the response"
+    origin = str(trace["reason"]).replace("_", " ") if trace.get("reason") else f"goes on from {parent}"
+    calls = "beside the work" if trace.get("auxiliary") else str(trace.get("thread") or "")
+    use = "repeated, not used" if trace.get("trained") is False and not trace.get("auxiliary") else ""
+    return " · ".join(filter(None, (f"trace {number}", calls, origin, use)))
 
 
 def heading(record: Record) -> str:

@@ -39,7 +39,9 @@ _TIMES: Final = {
     "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
 }  # fmt: skip
 # What stands between a number and the next one of a calculation; a hyphen without spaces may be that of "3-5".
-_SIGN: Final = r"[ \t]*(?:(?<!\*)\*(?!\*)|[+\u00d7\u00b7\u00f7]|\\times|\\cdot|(?<=[ \t])[-/x](?=[ \t])|(?<=[ \t]))[ \t]*"
+_SIGN: Final = (
+    r"[ \t]*(?:(?<!\*)\*(?!\*)|[+\u00d7\u00b7\u00f7]|\\times|\\cdot|(?<=[ \t])[-/x](?=[ \t])|(?<=[ \t]))[ \t]*"
+)
 _CALCULATED_BEFORE: Final = re.compile(rf"[0-9][%)]?{_SIGN}[$€£(]?\Z")
 _CALCULATED_AFTER: Final = re.compile(rf"[%)]?(?:\^|{_SIGN}[$€£(]?-?\.?[0-9])")
 _BEFORE: Final = 60

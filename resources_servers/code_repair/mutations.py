@@ -1,7 +1,7 @@
 """Mutations of a function: small edits that most likely break it, found in its syntax tree.
 
-An edit is a place in a file and the text that replaces what is there, so a task holds hardly any of the package's source.
-The same source always has the same mutations, in the same order.
+An edit is a place in a file and the text that replaces what is there, so a task holds hardly any of a package's
+source. The same source always has the same mutations, in the same order.
 """
 
 import ast
@@ -58,7 +58,7 @@ class Function(NamedTuple):
 
 
 def functions_of(path: str, source: str) -> list[Function]:
-    """The functions of a file that are long enough to be broken, methods included; functions inside functions are not."""
+    """The functions and methods of a file that are long enough to be broken, without those inside functions."""
     found: list[Function] = []
 
     def visit(body: Sequence[ast.stmt], prefix: str) -> None:

@@ -6,7 +6,7 @@ They are fetched from the package index on first use, checked against a recorded
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -46,7 +46,8 @@ _LISTED: Final = (
     _package("cachetools", "8.0.0", "5ed01bd676800d51f0025605e4fd8ad0891550513e7b0a4c3da478463764e5c3",
              licence="MIT", root="src", source="src/cachetools", tests="tests"),
     _package("h11", "0.16.0", "4e35b956cf45792e4caa5885e69fba00bdbc6ffafbfa020300e549b208ee5ff1",
-             licence="MIT", root="", source="h11", tests="h11/tests", left_out=("h11/tests/test_against_stdlib_http.py",)),
+             licence="MIT", root="", source="h11", tests="h11/tests",
+             left_out=("h11/tests/test_against_stdlib_http.py",)),
     _package("hyperframe", "6.1.0", "f630908a00854a7adeabd6382b43923a4c4cd4b821fcb527e6ab9e15382a3b08",
              licence="MIT", root="src", source="src/hyperframe", tests="tests"),
     _package("rfc3986", "2.0.0", "97aacf9dbd4bfd829baad6e6309fa6573aaf1be3f6fa735c8ab05e46cecb261c",
@@ -77,11 +78,13 @@ TEST_RUNNER: Final = (
 def package_named(name: str) -> Package:
     """A package by its name."""
     if name not in PACKAGES:
-        raise ConfigError(f"no package {name!r} is prepared", hint=did_you_mean(name, PACKAGES, available="prepared packages"))
+        raise ConfigError(
+            f"no package {name!r} is prepared", hint=did_you_mean(name, PACKAGES, available="prepared packages")
+        )
     return PACKAGES[name]
 
 
-@lru_cache(maxsize=None)
+@cache
 def files_of(name: str) -> Mapping[str, bytes]:
     """The files of a package's archive that matter: its source, its tests, and what is beside them."""
     package = package_named(name)
@@ -90,7 +93,7 @@ def files_of(name: str) -> Mapping[str, bytes]:
     return {name: content for name, content in files.items() if not _is_ballast(name)}
 
 
-def test_runner() -> Path:
+def pytest_folder() -> Path:
     """The folder with pytest, for programs in a sandbox."""
     return unpack_wheels(TEST_RUNNER, cache_folder(os.environ))
 

@@ -1,63 +1,74 @@
-"""Runs tests inside a sandbox and reports how each ended, as JSON on standard output. It imports nothing of the project.
+"""Runs tests inside a sandbox and reports how each ended, as JSON. It imports nothing of the project.
 
 The request comes as JSON on standard input: ``roots`` (folders to import from), ``paths`` (test files or tests), and
 ``trace`` (whether to report which functions of ``roots`` each test calls). A test is named without the values of its
-parameters; it fails if it fails for any of them. The tests themselves can write neither here nor to standard output.
+parameters; it fails if it fails for any of them. The report goes to the standard output that this process had at the
+start, which the tests can't write to by accident.
 """
 
+import importlib
 import json
 import os
 import sys
+from types import FrameType
+from typing import Any, TextIO
 
 MOST_TEXT = 400
 
 
-def run_tests(request, report):
-    """Run the tests and write the report to an open file."""
-    folder = os.getcwd()
-    roots = [os.path.join(folder, root) for root in request["roots"]]
-    sys.path[:0] = roots + [folder]
-    import pytest
+class Recorder:
+    """How the tests of one run ended."""
 
-    class Recorder:
-        def __init__(self):
-            self.outcomes, self.messages, self.calls, self.current = {}, {}, {"": set()}, ""
-            if request["trace"]:
-                sys.setprofile(self.watch)
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.outcomes: dict[str, str] = {}
+        self.messages: dict[str, str] = {}
+        self.calls: dict[str, set[tuple[str, int]]] = {"": set()}
+        self.current = ""
 
-        def watch(self, frame, event, argument):
-            if event == "call":
-                code = frame.f_code
-                if code.co_filename.startswith(folder):
-                    self.calls[self.current].add((os.path.relpath(code.co_filename, folder), code.co_firstlineno))
+    def watch(self, frame: FrameType, event: str, _: object) -> None:
+        """Note a call of a function that is in the folder; for ``sys.setprofile``."""
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(self.folder):
+            self.calls[self.current].add((os.path.relpath(code.co_filename, self.folder), code.co_firstlineno))
 
-        @pytest.hookimpl(wrapper=True)
-        def pytest_runtest_protocol(self, item):
-            self.current = item.nodeid.split("[", 1)[0]
-            self.calls.setdefault(self.current, set())
-            try:
-                return (yield)
-            finally:
-                self.current = ""
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test begins."""
+        self.current = nodeid.split("[", 1)[0]
+        self.calls.setdefault(self.current, set())
 
-        def pytest_runtest_logreport(self, report):
-            name = report.nodeid.split("[", 1)[0]
-            before = self.outcomes.get(name)
-            if report.failed:
-                self.outcomes[name] = "failed"
-                crash = getattr(report.longrepr, "reprcrash", None)
-                text = crash.message if crash else str(report.longrepr)
-                self.messages.setdefault(name, text[:MOST_TEXT])
-            elif report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
-                self.outcomes[name] = before or "passed"
+    def pytest_runtest_logfinish(self) -> None:
+        """A test has ended, with its fixtures."""
+        self.current = ""
 
-        def pytest_collectreport(self, report):
-            if report.failed:
-                self.outcomes[report.nodeid] = "failed"
-                self.messages[report.nodeid] = str(report.longrepr)[-MOST_TEXT:]
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """One phase of one test has ended."""
+        name = report.nodeid.split("[", 1)[0]
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self._failed(name, crash.message if crash else str(report.longrepr))
+        elif report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
+            self.outcomes.setdefault(name, "passed")
 
+    def pytest_collectreport(self, report: Any) -> None:
+        """A file that can't be imported fails like a test."""
+        if report.failed:
+            self._failed(report.nodeid, str(report.longrepr)[-MOST_TEXT:])
+
+    def _failed(self, name: str, message: str) -> None:
+        self.outcomes[name] = "failed"
+        self.messages.setdefault(name, message[:MOST_TEXT])
+
+
+def run_tests(request: dict[str, Any], report: TextIO) -> None:
+    """Run the tests and write the report."""
+    folder = os.path.realpath(".")
+    sys.path[:0] = [*(os.path.realpath(root) for root in request["roots"]), folder]
+    pytest = importlib.import_module("pytest")  # only now is there a place to import it from
+    recorder = Recorder(folder)
     options = ["-q", "-c", os.devnull, "--rootdir", folder, "-p", "no:cacheprovider", "--continue-on-collection-errors"]
-    recorder = Recorder()
+    if request["trace"]:
+        sys.setprofile(recorder.watch)
     code = pytest.main([*options, *request["paths"]], plugins=[recorder])
     sys.setprofile(None)
     calls = {name: sorted(found) for name, found in recorder.calls.items()} if request["trace"] else {}
@@ -66,7 +77,8 @@ def run_tests(request, report):
     report.flush()
 
 
-def main():
+def main() -> None:
+    """Read the request, keep the standard output for the report, and give the tests none."""
     request = json.loads(sys.stdin.read())
     report = os.fdopen(os.dup(1), "w")
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -77,4 +89,5 @@ def main():
     os._exit(0)  # threads that tests left behind must not hold up the verdict
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -7,13 +7,14 @@ from nemo_gym.data.task_generator import Row
 from resources_servers.code_repair.mutations import Mutation
 from resources_servers.code_repair.packages import Package
 from resources_servers.code_repair.tasks import RepairTests, file_of
+from resources_servers.workspace.tools import declarations
 
 MOST_MESSAGES: Final = 3
 MOST_CHARACTERS: Final = 300
 _SYSTEM: Final = (
     "You repair a Python package in a sandbox. Use the tools to read its files, run its tests and edit its source. "
-    "Tests that you can't see decide whether it is repaired, so correct the fault itself; changes to tests do not count. "
-    "When you are done, say in a sentence what was wrong."
+    "Tests that you can't see decide whether it is repaired, so correct the fault itself; changes to tests do not "
+    "count. When you are done, say in a sentence what was wrong."
 )
 
 
@@ -28,7 +29,8 @@ def task_row(
     question = _shown_report(package, tests, messages) if tests.shown else _hidden_report(package, tests, messages)
     row: dict[str, Any] = {
         "responses_create_params": {
-            "input": [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": question}]
+            "input": [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": question}],
+            "tools": declarations(),
         },
         "question": question,
         "difficulty": difficulty,

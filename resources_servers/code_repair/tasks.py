@@ -20,7 +20,7 @@ Files = dict[str, bytes]
 
 
 class RepairTests(BaseModel):
-    """Tests by name. ``failing`` ones fail because of the mutations; ``shown`` is the one of them that the agent sees."""
+    """Tests by name. ``failing`` ones fail because of the mutations; the agent sees ``shown``."""
 
     model_config = ConfigDict(extra="forbid")
 

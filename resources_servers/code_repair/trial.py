@@ -8,14 +8,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from nemo_gym.sandbox import Runner, SandboxLimits
-from resources_servers.code_repair.packages import Package, files_of, package_named, test_runner
+from resources_servers.code_repair.packages import Package, files_of, package_named, pytest_folder
 from resources_servers.code_repair.tasks import Files, RepairTask, verified_files
 
 LIMITS: Final = SandboxLimits(cpu_s=60, wall_s=120, memory_mib=1024, file_mib=64, disk_mib=256, output_kib=8192)
 _DRIVER: Final = Path(__file__).with_name("pytest_driver.py")
 # An honest repair of a function never mentions what runs its tests; code that wants to forge a verdict has to.
-_FORGERY: Final = ("pytest", "_pytest", "pluggy", "PYTEST_CURRENT_TEST", "os._exit", "sys.modules", "gc.get_", "setprofile",
-                   "_getframe", "settrace", "atexit", "inspect.stack", "ctypes")  # fmt: skip
+_FORGERY: Final = (
+    "pytest", "pluggy", "PYTEST_CURRENT_TEST", "os._exit", "sys.modules", "gc.get_", "setprofile", "settrace",
+    "_getframe", "atexit", "inspect.stack", "ctypes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,19 @@ class Judgement:
 
 
 async def run_tests(
-    runner: Runner, package: Package, files: Files, paths: Sequence[str], *, trace: bool = False, limits: SandboxLimits = LIMITS
+    runner: Runner,
+    package: Package,
+    files: Files,
+    paths: Sequence[str],
+    *,
+    trace: bool = False,
+    limits: SandboxLimits = LIMITS,
 ) -> TestReport:
     """Run the tests at some paths on these files."""
-    request = {"roots": [package.root], "paths": list(paths), "trace": trace, "pytest": str(test_runner())}
-    result = await runner.run(_DRIVER.read_text("utf-8"), stdin=json.dumps(request).encode(), files=files, limits=limits)
+    request = {"roots": [package.root], "paths": list(paths), "trace": trace, "pytest": str(pytest_folder())}
+    result = await runner.run(
+        _DRIVER.read_text("utf-8"), stdin=json.dumps(request).encode(), files=files, limits=limits
+    )
     try:
         found: dict[str, Any] = json.loads(result.text)
         calls = {name: [(str(path), int(line)) for path, line in each] for name, each in found["calls"].items()}

@@ -28,11 +28,11 @@ _SENTENCE: Final = re.compile(r"\banswer is\b:?", re.IGNORECASE)
 _COMMAND: Final = re.compile(r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf|mathsf|bf|rm)\b[ \t]?\{?|\\[()\[\]]")
 # A label at the beginning, perhaps in brackets or markup: "(B)", "**B**", "B) green", "option B".
 _LABEL: Final = re.compile(
-    r"[\s*_$`\"'{]{0,10}(?:(?:option|choice|letter)[ \t]{1,3}[*_]{0,3})?(?P<open>[(\[]?)[*_$\s]{0,5}"
+    r"[\s*_$`\"'\u201c{]{0,10}(?:(?:option|choice|letter)[ \t]{1,3}[*_]{0,3})?(?P<open>[(\[]?)[*_$\s]{0,5}"
     r"(?P<label>[A-Za-z0-9]{1,3})(?![A-Za-z0-9'\u2019])(?P<after>.{0,12})",
     re.IGNORECASE | re.DOTALL,
 )
-_CLOSED: Final = re.compile(r"[*_$`\"'}]*(?:[)\].:;,!}\n]|\Z)")
+_CLOSED: Final = re.compile(r"[*_$`\"'\u201d}]*(?:[)\].:;,!}\n]|\Z)")
 # What follows a label that is also a word, where it is the label: "A because", "A, since", "A - green".
 _REASONS: Final = re.compile(r"[*_]*\s+(?:because|since|as\b|due|which|is\b|\(|-|\u2013|\u2014)", re.IGNORECASE)
 
@@ -50,11 +50,17 @@ def boxes(text: str) -> list[str]:
 
 
 def match_option(answer: str, options: Options) -> str | None:
-    """The option that an answer names, by label (``(B)``, ``b.``) or by its whole text."""
+    """The option that an answer names, by label (``(B)``, ``b.``), by its whole text, or by both (``B) green``)."""
     stripped = _TEXT_COMMAND.sub(r"\1", answer).strip()
     if (label := _EDGES.sub("", stripped).upper()) in options:
         return label
-    return _only(label for label, text in options.items() if _plain(text) == _plain(stripped))
+    plain = _plain(stripped)
+    return _only(label for label, text in options.items() if plain in _spellings(label, _plain(text)))
+
+
+def _spellings(label: str, text: str) -> set[str]:
+    label = label.lower()
+    return {text, *(f"{form} {text}" for form in (f"({label})", f"{label})", f"{label}.", f"{label}:") if text)}
 
 
 def _strict_boxed(text: str, options: Options) -> str | None:

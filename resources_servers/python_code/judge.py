@@ -19,6 +19,7 @@ from resources_servers.python_code.solver import MAX_REASON, Channel, describe, 
 Verdict = dict[str, Any]
 Request = Mapping[str, Any]
 ROUNDING = 1e-9
+EXACT = 2**53  # floats from here on are not exact
 
 
 class UntestableError(BaseException):
@@ -166,10 +167,15 @@ def same_value(value: Any, expected: Any) -> bool:
     if isinstance(value, bool) or isinstance(expected, bool):
         return value is expected
     if isinstance(value, float) or isinstance(expected, float):
-        return (
-            isinstance(value, int | float) and isinstance(expected, int | float) and is_close(value, expected, ROUNDING)
-        )
+        return isinstance(value, int | float) and isinstance(expected, int | float) and same_number(value, expected)
     return type(value) is type(expected) and bool(value == expected)
+
+
+def same_number(value: float, expected: Any) -> bool:
+    """Equal up to rounding. Of a whole number every digit counts: math.gamma(26) is not the factorial of 25."""
+    if isinstance(expected, float):
+        return is_close(value, expected, ROUNDING)
+    return bool(value == expected or (abs(expected) < EXACT and abs(value - expected) <= ROUNDING))
 
 
 def same_text(text: str, expected: str, tolerance: float | None) -> bool:

@@ -64,6 +64,7 @@ class Corrected:
     prompt: list[int] | None = None
     reason: str = ""
     expected: bytes | None = None  # the prompt that the endpoint should report, as text
+    length: int = 0  # of that prompt, in tokens
     as_rendered: bool = True  # the prompt is what the template makes of the messages
 
 
@@ -144,7 +145,7 @@ class Correction:
         assert prompt is not None
         expected = joined(sequence_text(linked.call), json_text(new))
         if before.as_rendered and prompt.ids == whole:
-            return Corrected(CHATS, plain, expected=expected)
+            return Corrected(CHATS, plain, expected=expected, length=linked.call.length + len(new))
         return await self._given(plain, json_values(expected), dialect, chat, post)
 
     async def _spliced(

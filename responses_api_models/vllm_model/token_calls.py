@@ -133,7 +133,7 @@ class TokenCalls:
                 raise reply.replica.address.unusable(content, f"no completion ({error})") from error
             content = encode_json(completed)
         elif is_captured:
-            content, prompt = split_prompt(content)
+            content, prompt = split_prompt(content, request.expected)
         return reply.replica.reader.chat_completion(content), prompt
 
     async def _needs_other_form(
@@ -184,7 +184,9 @@ class TokenCalls:
             try:
                 tokens = tokens_of(completion, choice)
                 if text is not None:
-                    prompt: Sequence[int] = range(text.count(b",") + 1)  # only their number is looked at
+                    is_expected = text is request.expected
+                    # Only their number is looked at.
+                    prompt: Sequence[int] = range(request.length if is_expected else text.count(b",") + 1)
                 else:
                     prompt = tokens.prompt or await self._prompt(chat, request, reply, post)
                 check_counts(prompt, tokens, completion, context=self._context)

@@ -177,19 +177,30 @@ def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallT
     return tokens
 
 
-def split_prompt(content: bytes) -> tuple[bytes, bytes | None]:
+def split_prompt(content: bytes, expected: bytes | None = None) -> tuple[bytes, bytes | None]:
     """A reply without the ids of its prompt, and these as JSON text without brackets; None if it has none, or several.
 
     The ids of a long prompt are most of a reply, and where they are only compared with what was expected, parsing them
-    would be most of the work.
+    would be most of the work. If they are those, ``expected`` itself is returned.
     """
-    start = content.find(_PROMPT_FIELD)
-    end = content.find(b"]", start)
-    text = content[start + len(_PROMPT_FIELD) : end]
-    is_plain = start >= 0 and text[:1].isdigit() and text[-1:].isdigit() and not text.translate(None, b"0123456789,")
-    if not is_plain or b",," in text or content.find(_PROMPT_FIELD, end) >= 0:
+    start = content.find(_PROMPT_FIELD) + len(_PROMPT_FIELD)
+    if start < len(_PROMPT_FIELD):
         return content, None
-    return b"%b%b%b" % (content[: start + len(_PROMPT_FIELD)], b"0", content[end:]), text
+    if (
+        expected
+        and content.startswith(expected, start)
+        and content[start + len(expected) : start + len(expected) + 1] == b"]"
+    ):
+        text, end = expected, start + len(expected)
+    else:
+        end = content.find(b"]", start)
+        text = content[start:end]
+        is_plain = text[:1].isdigit() and text[-1:].isdigit() and not text.translate(None, b"0123456789,")
+        if not is_plain or b",," in text:
+            return content, None
+    if content.find(_PROMPT_FIELD, end) >= 0:
+        return content, None
+    return b"%b%b%b" % (content[:start], b"0", content[end:]), text
 
 
 def reported_prompt(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> Any:

@@ -1,8 +1,10 @@
 """Collecting from Python: environments, models, agents and tasks of every kind, in scripts and in running loops."""
 
 import asyncio
+import gc
 import itertools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -209,6 +211,69 @@ def test_mistakes_are_named_before_anything_runs(
         nemo_gym.collect(space["e"], **{"model": adder, **options})
 
 
+@pytest.mark.parametrize(
+    ("options", "problem", "hint"),
+    [
+        ({"temperature": "hot"}, "temperature: Input should be a valid number", "extra_body"),
+        ({"model": None}, "None is not a model", "openai:NAME"),
+        ({"model": "gpt-4o"}, "no responses_api_models/gpt-4o", "write openai:gpt-4o or anthropic:gpt-4o"),
+        ({"agent": 3}, "3 is not an agent", "async def agent"),
+        ({"tasks": 3}, "tasks: 3 is not a file", "dictionaries"),
+        ({"tasks": ["hello"]}, "task 1 is not a dictionary but str: 'hello'", "to_dict"),
+        ({"resume": True}, "there is no output", "output=…"),
+        (
+            {"settings": {"polcy_model.x": 1}},
+            "no key 'polcy_model'; did you mean 'policy_model'?",
+            "server begins with",
+        ),
+    ],
+)
+def test_what_can_not_work_is_refused_before_the_first_call_and_leaves_no_folder(
+    sums: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], problem: str, hint: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with pytest.raises(ConfigError, match=re.escape(problem)) as refused:
+        nemo_gym.collect(sums, **({"model": adder} | options))
+    assert refused.value.__notes__ == [f"\nhint: {refused.value.hint}"]  # a traceback shows it
+    assert hint in str(refused.value.hint)
+    del refused
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_may_have_the_names_of_the_command(sums: Environment, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    run = nemo_gym.collect(
+        sums,
+        model=adder,
+        num_repeats=2,
+        output_jsonl_fpath=str(output),
+        input_jsonl_fpath=[TASKS[0]],
+        agent_name=None,
+        resume_from_cache=True,
+    )
+    assert (run.path, len(run)) == (output, 2)
+
+
+def test_errors_name_arguments_and_not_what_is_typed_in_a_shell(sums: Environment, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    nemo_gym.collect(sums, model=adder, output=output)
+    with pytest.raises(ConfigError, match="another plan") as refused:
+        nemo_gym.collect(sums, model=adder, output=output, repeats=2, resume=True)
+    assert "resume_mode='extend' to run only what is new" in str(refused.value.hint)
+    assert "+" not in str(refused.value.hint)
+    sums.verify(lambda task, response: None)
+    with pytest.raises(RolloutError, match=r"resume=True retry_failed=\['verifier_error'\]"):
+        nemo_gym.collect(sums, model=adder, output=tmp_path / "none.jsonl")
+
+
+def test_reports_show_themselves(sums: Environment, tmp_path: Path) -> None:
+    run = nemo_gym.collect(sums, model=adder, repeats=2)
+    assert repr(nemo_gym.compare(run, run)).startswith("3 tasks in both runs, matched by what they ask (0 only in a")
+    assert "sft takes solved rollouts" in repr(run.export("sft", tmp_path / "sft.jsonl"))
+
+
 def test_unknown_environments_are_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError) as refused:
         nemo_gym.collect("calculater")
@@ -358,6 +423,47 @@ def test_every_verb_of_the_package_can_be_called(sums: Environment, tmp_path: Pa
         nemo_gym.export(run, "sft", tmp_path / f"{number}.jsonl")
     verbs = ("acollect", "aggregate", "benchmark", "collect", "compare", "export", "load", "reverify")
     assert all(callable(getattr(nemo_gym, verb)) for verb in verbs)
+
+
+BENCHMARK = """
+config_paths: [resources_servers/math_answers/configs/math_answers.yaml]
+sums: {_inherit_from: math_answers}
+sums_agent:
+  _inherit_from: math_answers_simple_agent
+  responses_api_agents:
+    simple_agent:
+      resources_server: {name: sums}
+      datasets:
+      - name: sums
+        type: benchmark
+        jsonl_fpath: benchmarks/sums/data/sums.jsonl
+        prompt_config: benchmarks/prompts/math_boxed.yaml
+        prepare_script: benchmarks/sums/prepare.py
+        num_repeats: 2
+"""
+PREPARE = """
+from pathlib import Path
+
+def prepare():
+    path = Path(__file__).parent / "data" / "sums.jsonl"
+    path.parent.mkdir()
+    path.write_text('{"question": "What is 1 + 1?", "expected_answer": "2"}\\n')
+    return path
+"""
+
+
+@pytest.mark.parametrize("output", [None, "results/sums.jsonl"])
+def test_a_benchmark_is_prepared_and_run_as_its_protocol_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "benchmarks" / "sums"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(BENCHMARK)
+    (folder / "prepare.py").write_text(PREPARE)
+    run = nemo_gym.benchmark("sums", model=lambda _: "\\boxed{2}", output=output)
+    assert (len(run), run.mean_reward) == (2, 1.0)
 
 
 def test_a_compressed_run_is_collected_resumed_merged_and_exported_like_a_plain_one(

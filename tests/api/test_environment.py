@@ -2,9 +2,11 @@
 
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
@@ -116,6 +118,52 @@ def test_what_verify_may_return(returned: Any, reward: float) -> None:
     assert isinstance(returned, dict) is ("chars" in found)
 
 
+NAMED = [
+    lambda response, task, state: float(response.text == "3" and task["expected"] == 3 and state == "made"),
+    lambda state, task, response: float(response.text == "3" and task["expected"] == 3 and state == "made"),
+    lambda task, response, *, state: float(response.text == "3" and task["expected"] == 3 and state == "made"),
+    lambda task, *, response: float(response.text == "3" and task["expected"] == 3),
+    lambda row, answer, made: float(answer.text == "3" and row["expected"] == 3 and made == "made"),
+    lambda row, answer, /: float(answer.text == "3" and row["expected"] == 3),
+    lambda task, scale=1, response=None: float(scale == 1 and response.text == "3"),
+    lambda task, state: float(task["expected"] == 3 and state == "made"),
+    lambda response: float(response.text == "3"),
+    partial(lambda wanted, task, response: float(response.text == wanted), "3"),
+]
+
+
+@pytest.mark.parametrize("function", NAMED, ids=range(len(NAMED)))
+def test_parameters_get_what_they_are_called_after(function: Callable[..., Any]) -> None:
+    environment = nemo_gym.Environment()
+    environment.setup(lambda: "made")
+    environment.verify(function)
+    assert verdict(environment, "3")["reward"] == 1.0
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    environment = nemo_gym.Environment()
+    environment.verify(lambda task, response: np.float32(0.5))
+    assert verdict(environment, "3")["reward"] == 0.5
+    environment.verify(lambda task, response: {"reward": np.bool_(True), "letters": np.int64(3)})
+    found = verdict(environment, "3")
+    assert (found["reward"], found["letters"]) == (1.0, 3)
+
+
+def test_a_type_can_make_the_state() -> None:
+    environment = nemo_gym.Environment()
+    environment.setup(dict)
+    environment.verify(lambda task, response, state: float(state == {}))
+    assert verdict(environment, "3")["reward"] == 1.0
+
+
+def test_setup_and_metrics_that_can_not_be_called_are_refused_where_they_are_defined() -> None:
+    environment = nemo_gym.Environment()
+    with pytest.raises(ConfigError, match=r"setup: <lambda>\(task, more\) can't be called"):
+        environment.setup(lambda task, more: {})
+    with pytest.raises(ConfigError, match=r"metrics: <lambda>\(\) can't be called"):
+        environment.metrics(lambda: None)
+
+
 @pytest.mark.parametrize("returned", [None, "1.0", {"score": 1}, float("nan"), {"reward": "high"}], ids=repr)
 def test_what_is_not_a_reward_is_an_error_and_never_zero(returned: Any) -> None:
     environment = nemo_gym.Environment()
@@ -160,6 +208,8 @@ SIGNATURES: list[Callable[..., Any]] = [
     lambda task, response, state, more: 1.0,
     lambda *everything: 1.0,
     lambda task, response, *, judge: 1.0,
+    lambda answer: 1.0,
+    lambda answer, state: 1.0,
 ]
 
 
@@ -197,10 +247,10 @@ def test_prompts_come_from_a_template_a_function_or_messages() -> None:
 def test_metrics_are_the_authors_own() -> None:
     environment = nemo_gym.Environment()
     environment.verify(lambda task, response: 1.0)
-    environment.metrics(lambda tasks: {"mean/best": max(rollout["reward"] for task in tasks for rollout in task)})
+    environment.metrics(lambda tasks: {"best": max(rollout["reward"] for task in tasks for rollout in task)})
     rollouts = [{"reward": reward, "_ng_task_index": 0, "_ng_rollout_index": i} for i, reward in enumerate((0.0, 0.5))]
     reply = client_of(environment.server_class()).post("/aggregate_metrics", json={"verify_responses": rollouts})
-    assert reply.json()["key_metrics"]["mean/best"] == 0.5
+    assert reply.json()["key_metrics"] == {"mean/reward": 0.25, "best": 0.5}
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.compare import ComparedRun, RewardChange, compare_runs, read_contents, reward_changes
 from nemo_gym.metrics.difficulty import difficulty_of, solve_rate_counts, solve_rate_svg, solve_rates
-from nemo_gym.metrics.report import bars, comparison_text, interval_table, solve_rate_table, text_histogram
+from nemo_gym.metrics.report import bars, interval_table, solve_rate_table, text_histogram
 from nemo_gym.metrics.statistics import Interval
 from nemo_gym.metrics.table import RolloutTable
 from nemo_gym.rollouts.store.shards import Shards
@@ -82,7 +82,7 @@ def test_only_common_tasks_are_compared_each_with_its_mean() -> None:
     assert result.difference == pytest.approx(1 / 6)
     assert (result.gained, result.lost) == ([1], [2])
     assert not result.significant
-    text = comparison_text(result)
+    text = result.text()
     assert "3 tasks in both runs, matched by index (1 only in a, 2 only in b)" in text
     assert "newly solved: 1 (tasks 1)" in text
 
@@ -94,8 +94,8 @@ def test_a_clear_difference_is_significant() -> None:
     assert result.significant
     assert result.interval is not None
     assert result.interval[0] < 0.8 < result.interval[1]
-    assert "significant" in comparison_text(result)
-    assert ", …)" in comparison_text(result)
+    assert "significant" in result.text()
+    assert ", …)" in result.text()
     assert result.as_dict()["difference_low"] == result.interval[0]
 
 
@@ -121,12 +121,12 @@ def test_runs_without_a_common_task_say_so() -> None:
     result = compare_runs(ComparedRun(run({0: [1.0]})), ComparedRun(run({1: [1.0]})))
     assert result.interval is None
     assert math.isnan(result.difference)
-    assert comparison_text(result) == "no task has a reward in both runs, matched by index"
+    assert result.text() == "no task has a reward in both runs, matched by index"
     assert compare_runs(ComparedRun(run({})), ComparedRun(run({}))).tasks == 0
 
 
 def test_one_common_task_is_too_few_to_say() -> None:
-    assert "too few tasks" in comparison_text(compare_runs(ComparedRun(run({0: [1.0]})), ComparedRun(run({0: [0.0]}))))
+    assert "too few tasks" in compare_runs(ComparedRun(run({0: [1.0]})), ComparedRun(run({0: [0.0]}))).text()
 
 
 def test_solve_rates_follow_the_threshold_and_skip_tasks_without_reward() -> None:
@@ -190,7 +190,7 @@ def test_tasks_are_paired_by_what_they_ask_not_by_their_number(tmp_path: Path) -
     result = compare_runs(a, b)
     assert (result.pairs.task_a.tolist(), result.pairs.task_b.tolist()) == ([0, 2], [7, 0])
     assert (result.tasks, result.only_a, result.only_b, result.difference) == (2, 1, 1, 0.5)
-    assert "2 tasks in both runs, matched by what they ask (1 only in a, 1 only in b)" in comparison_text(result)
+    assert "2 tasks in both runs, matched by what they ask (1 only in a, 1 only in b)" in result.text()
 
 
 def test_runs_over_other_tasks_have_no_pairs_however_they_are_numbered(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nemo_gym.sandbox.boxes import Runner
 from nemo_gym.sandbox.inside.limits import ProgramEnding, Result, SandboxLimits
 from nemo_gym.sandbox.jail import Jail
+from nemo_gym.sandbox.worlds import WorldSpec
 
 SECRET = "the-secret-of-the-host"
 LIMITS = SandboxLimits(
@@ -309,7 +311,7 @@ _NUMBERS = {
 }  # fmt: skip
 
 
-class World:
+class OutsideWorld:
     """What a program must not reach: a folder, servers, a secret, this process."""
 
     def __init__(self, folder: Path) -> None:
@@ -376,9 +378,49 @@ class World:
                 yield pid
 
 
+# In a world, more can be written than in a box, all of it the world's own; where commands write is judged by hand.
+_JUDGED_ANEW = {
+    "writing to the system",
+    "another box",
+    "a crash of the interpreter",
+    "secrets of the system",
+    "installed packages",
+}
+WORLD_CASES = [
+    *(case for case in CASES if case.name not in _JUDGED_ANEW),
+    attempt("secrets of the system outside the world", "for p in ('/etc/shadow', '/root/.bash_history', '/root/.ssh', '/var/log', '/run', '/sys'):",
+            "    tries(p, lambda: open(p).read() if os.path.isfile(p) else os.listdir(p))"),
+    # In a world the interpreter looks for them; without namespaces their names can be listed, but not read.
+    attempt("importing installed packages", "for name in ('pip', 'pydantic', 'omegaconf', 'resources_servers', 'setuptools'):",
+            "    try: __import__(name); print('ESCAPED', name)", "    except (ImportError, OSError): pass"),
+    attempt("writing to the programs of the system", "for p in ('/usr', '/bin', '/lib', '/proc', sys.base_prefix, os.__file__[:-5]):",
+            "    tries('write ' + p, lambda: open(p + '/escape', 'w'))", "tries('python', lambda: open(os.__file__, 'a'))"),
+    attempt("the supervisor of the world", "for p in (1, os.getppid()):",
+            "    for name in ('environ', 'maps', 'mem', 'auxv'): tries(name, lambda: open(f'/proc/{p}/{name}', 'rb').read(1))",
+            "    tries('root', lambda: os.listdir(f'/proc/{p}/root/'))", "    tries('fd', lambda: os.listdir(f'/proc/{p}/fd'))"),
+    attempt("the roots of other worlds", "tries('roots', lambda: os.listdir('/.roots'))",
+            "for p in ('/box', '/root/.cache', '/var/lib/containers'): tries(p, lambda: [os.listdir(p)] * bool(os.listdir(p)) or os.listdir('/none'))"),
+    attempt("mounts over what is visible", "call(number['mount'], b'none', b'/usr', b'tmpfs', 0, None)",
+            "call(number['umount2'], b'/usr', 2)", "call(number['mount'], b'none', b'/', b'', 0x20 | 0x1000, None)"),
+]  # fmt: skip
+
+
+async def judge_in_worlds(runner: Runner, world: OutsideWorld, cases: Iterable[Case]) -> dict[str, list[str]]:
+    """Run each case as a command of a new world, and say what is wrong."""
+    found = {}
+    for case in cases:
+        files = {"attempts.py": ATTEMPTS.encode(), "program.py": world.program(case).encode()}
+        async with runner.world(WorldSpec(limits=case.limits, files=files)) as opened:
+            result = await opened.exec(["python3", "program.py"], stdin=case.stdin)
+        # What a program leaves running ends with its world.
+        if problems := world.problems(case, result):
+            found[case.name] = problems
+    return found
+
+
 async def judge_all(level: str, folder: Path) -> dict[str, list[str]]:
     """Run all cases that may depend on the user, at a level, and say what is wrong."""
-    world = World(folder)
+    world = OutsideWorld(folder)
     jail = Jail(level, modules={"attempts": ATTEMPTS})
     found = {}
     try:
@@ -386,6 +428,8 @@ async def judge_all(level: str, folder: Path) -> dict[str, list[str]]:
             result = await jail.run(world.program(case), stdin=case.stdin, limits=case.limits)
             if problems := world.problems(case, result):
                 found[case.name] = problems
+        calm = [case for case in WORLD_CASES if case not in BOMBS]
+        found |= {f"{name}, in a world": text for name, text in (await judge_in_worlds(jail, world, calm)).items()}
     finally:
         await jail.aclose()
         world.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from escape_cases import ATTEMPTS, CASES, Case, World
+from escape_cases import ATTEMPTS, BOMBS, CASES, WORLD_CASES, Case, OutsideWorld, judge_in_worlds
 
 from nemo_gym.sandbox.jail import Jail
 
@@ -23,8 +23,8 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    world = World(tmp_path_factory.mktemp("outside"))
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutsideWorld]:
+    world = OutsideWorld(tmp_path_factory.mktemp("outside"))
     yield world
     world.close()
 
@@ -37,9 +37,14 @@ def armed(level: str) -> Iterator[Jail]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "_"))
-async def test_a_program_stays_in_its_box(armed: Jail, world: World, case: Case) -> None:
+async def test_a_program_stays_in_its_box(armed: Jail, world: OutsideWorld, case: Case) -> None:
     result = await armed.run(world.program(case), stdin=case.stdin, limits=case.limits)
     assert world.problems(case, result) == []
+
+
+async def test_all_of_them_stay_in_their_worlds(armed: Jail, world: OutsideWorld) -> None:
+    # The bombs take longest: ``make worlds`` has them.
+    assert await judge_in_worlds(armed, world, [case for case in WORLD_CASES if case not in BOMBS]) == {}
 
 
 def ordinary_python() -> str | None:

@@ -1,3 +1,4 @@
+import asyncio
 import logging
 import sys
 import threading
@@ -27,6 +28,35 @@ async def test_blocking_code_is_named_once_with_the_remedy(caplog: pytest.LogCap
     assert "isolation: process" in messages[0]
 
 
+async def test_calls_that_hold_the_loop_for_a_large_share_of_the_time_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def verify() -> None:
+        time.sleep(0.25)  # noqa: ASYNC251 - blocks, but for less time than is named at once
+
+    deadline = time.monotonic() + 60
+    async with watching_lag({"my_env": Path(__file__).parent}, blocked_s=0.6):
+        while not caplog.records and time.monotonic() < deadline:
+            await asyncio.create_task(verify())
+            await asyncio.sleep(0.25)
+    [message] = [record.getMessage() for record in caplog.records]
+    assert "verify at " in message
+    assert "% of the last " in message
+
+
+async def test_a_loop_that_is_full_of_short_calls_is_not_blocked(caplog: pytest.LogCaptureFixture) -> None:
+    async def verify() -> None:
+        for _ in range(10):
+            until = time.thread_time() + 0.01
+            while time.thread_time() < until:
+                pass
+            await asyncio.sleep(0)
+
+    async with watching_lag({"my_env": Path(__file__).parent}, blocked_s=0.2):
+        await asyncio.gather(*(verify() for _ in range(15)))
+    assert caplog.records == []
+
+
 async def test_code_is_not_blamed_while_other_programs_have_the_processors(caplog: pytest.LogCaptureFixture) -> None:
     began = time.monotonic()
     async with watching_lag(
@@ -42,8 +72,6 @@ def test_the_kernel_reports_how_long_a_thread_waited_for_a_processor() -> None:
 
 
 async def test_waiting_is_not_blocking(caplog: pytest.LogCaptureFixture) -> None:
-    import asyncio
-
     async with watching_lag({}, blocked_s=0.5):
         await asyncio.sleep(0.6)
     assert caplog.records == []

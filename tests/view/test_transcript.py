@@ -33,6 +33,25 @@ CALL = {
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": '{"result": "36"}'}
 
 
+def test_calls_beside_the_response_follow_it_with_what_they_are() -> None:
+    asked = [{"role": "user", "content": "Look it up."}]
+    traces = [
+        {"response": True},
+        {"parent": None, "reason": "new_conversation", "thread": "searcher", "input": asked, "output": [CALL, RESULT]},
+        {"parent": 1, "reason": None, "trained": False, "input": [], "output": [message("Or not.")]},
+    ]
+    lines = render_transcript(rollout([message("36")], traces=traces), width=80).split("\n")
+
+    begun = next(at for at, line in enumerate(lines) if " trace 1 · searcher · new conversation ─" in line)
+    assert [line.strip() for line in lines[begun + 1 : begun + 4]] == [
+        "user       Look it up.",
+        'call       calculator(expression="240 * 15 / 100")',
+        'result     {"result": "36"}',
+    ]
+    assert " trace 2 · goes on from trace 1 · repeated, not used ─" in lines[begun + 4]
+    assert lines[begun + 5] == "  assistant  Or not."
+
+
 def test_a_rollout_reads_like_a_conversation() -> None:
     text = render_transcript(
         rollout([CALL, RESULT, message("The answer is 36.")], accuracy=1.0, used_calculator=True), width=60

@@ -16,6 +16,7 @@ import orjson
 
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS
 from nemo_gym.conversion.programs.dialects import Dialect
+from nemo_gym.schemas.generate_content import camel_keys
 from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming
 
 Json = dict[str, Any]
@@ -238,7 +239,38 @@ def _message_tool(tool: Mapping[str, Any], adapted: Adapted) -> Json | None:
     return {key: value for key, value in tool.items() if key in _MESSAGE_TOOL_KEYS}
 
 
+# ---- Gemini's API ----------------------------------------------------------------------------------------------------
+_GEMINI_KEYS: Final = frozenset({"contents", "systemInstruction", "tools", "toolConfig", "generationConfig"})
+_GEMINI_SERVED: Final = frozenset({"model", "safetySettings", "labels", "sessionId"})
+_CONFIG_KEYS: Final = frozenset(
+    {"temperature", "topP", "topK", "maxOutputTokens", "stopSequences", "seed", "presencePenalty", "frequencyPenalty"}
+    | {"candidateCount", "responseMimeType", "responseSchema", "responseJsonSchema", "responseModalities"}
+    | {"thinkingConfig"}
+)
+
+
+def _adapt_gemini(adapted: Adapted) -> None:
+    given = camel_keys(adapted.body)
+    adapted.drop(key for key, value in given.items() if key not in _GEMINI_KEYS | _GEMINI_SERVED and value)
+    body = {key: value for key, value in given.items() if key in _GEMINI_KEYS}
+    if isinstance(body.get("tools"), list):
+        tools = [camel_keys(tool) for tool in body["tools"] if isinstance(tool, dict)]
+        adapted.drop((name for tool in tools for name in tool if name != "functionDeclarations"), what="tools.")
+        declared = [one for tool in tools for one in tool.get("functionDeclarations") or ()]
+        body["tools"] = [{"functionDeclarations": [_declared(one) for one in declared]}] if declared else []
+    if isinstance(body.get("generationConfig"), dict):
+        config = camel_keys(body["generationConfig"])
+        adapted.drop((key for key in config if key not in _CONFIG_KEYS), what="generationConfig.")
+        body["generationConfig"] = {key: value for key, value in config.items() if key in _CONFIG_KEYS}
+    adapted.body = body
+
+
+def _declared(function: Any) -> Any:
+    return {key: value for key, value in camel_keys(function).items() if key != "behavior"}
+
+
 _ADAPT: Final[Mapping[Dialect, Callable[[Adapted], None]]] = {
     Dialect.RESPONSES: _adapt_responses,
     Dialect.MESSAGES: _adapt_messages,
+    Dialect.GEMINI: _adapt_gemini,
 }

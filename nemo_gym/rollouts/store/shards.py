@@ -267,7 +267,7 @@ class Shards:
         return iter(rows[np.lexsort((rows, rollout[rows], task[rows], keyless))].tolist())
 
 
-_SEED_AND_CHUNK: Final = re.compile(r"-rs(\d+)-chunk\d+$")
+_SEED_AND_CHUNK: Final = re.compile(r"[-_]rs(\d+)(?:[-_]chunk\d+)?(?:-\d+-of-\d+)?$")
 
 
 def _seed_of(path: Path) -> str:
@@ -276,7 +276,7 @@ def _seed_of(path: Path) -> str:
 
 
 def _seeds_repeat(paths: Sequence[Path]) -> bool:
-    """Whether the names of the files (``-rs<seed>-chunk<n>``) say that they hold the same tasks with several seeds."""
+    """Whether the names of the files (``-rs<seed>``, ``-rs<seed>-chunk<n>``) say that they are of several seeds."""
     seeds = {_seed_of(path) for path in paths}
     return len(seeds) > 1 and "" not in seeds
 

@@ -31,7 +31,7 @@ _LOOK_EVERY_S: Final = 0.1  # while a command runs; a look reads /proc
 _GLANCE_EVERY_S: Final = 0.5  # while there are only background processes
 _MANY: Final = 8  # ended commands that were not cleared away yet; they count as processes
 _PIECE: Final = 1 << 16
-_FLOOD: Final = 64  # times the limit on output: who writes that much is ended instead of being read further
+_FLOOD: Final = 64 * MIB  # beyond the limit on output: who writes that much is ended instead of being read further
 _ENDINGS: Final = {name: ProgramEnding(name) for name in ProgramEnding}
 
 
@@ -69,8 +69,9 @@ class WorldCommand:
         self.ending = ProgramEnding.EXITED
         self.started = time.monotonic()
         self.until = self.started + head["wall_s"]
+        self.cpu_s = head["cpu_s"]
         self.room = {1: head["output"], 2: head["output"]}
-        self.flood = _FLOOD * head["output"]
+        self.flood = head["output"] + _FLOOD
         self.cut = False
         self.peak_memory = 0
         os.set_blocking(self.put, False)
@@ -236,10 +237,12 @@ class WorldSupervisor:
     def _look(self) -> None:
         """Enforce the limits, and forget commands of which nothing is left."""
         now = self._looked = time.monotonic()
-        for command in list(self._commands.values()):
-            if not command.ended and now >= command.until:
-                self._stop(command, ProgramEnding.WALL_TIME)
         processes = processes_below(os.getpid())
+        for command in [each for each in self._commands.values() if not each.ended]:
+            if now >= command.until:
+                self._stop(command, ProgramEnding.WALL_TIME)
+            elif sum(each.cpu_s for each in processes.values() if each.session == command.pid) > command.cpu_s:
+                self._stop(command, ProgramEnding.CPU_TIME)
         self._check_totals(processes)
         alive = {process.session for process in processes.values() if process.pid not in self._leaders()}
         self._reap(processes)
@@ -322,13 +325,14 @@ class WorldSupervisor:
 class Process:
     """What ``/proc`` says about a process."""
 
-    __slots__ = ("ended", "memory", "parent", "pid", "session")
+    __slots__ = ("cpu_s", "ended", "memory", "parent", "pid", "session")
 
     def __init__(self, pid: int, fields: Sequence[bytes]) -> None:
         self.pid = pid
         self.ended = fields[0] in (b"Z", b"X")
         self.parent = int(fields[1])
         self.session = int(fields[3])
+        self.cpu_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
         self.memory = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -91,6 +92,7 @@ HINTS: Final[Mapping[ModelErrorKind, str]] = {
 FORBIDDEN_HINT: Final = "check what the API key, its account and its region may use; the message above says why"
 STREAM_HINT: Final = "set the endpoint not to stream, or look at its log for why it stopped"
 TOO_LARGE_HINT: Final = "limit completions (max_output_tokens), or raise max_answer_bytes if such replies are meant"
+NO_PATH_HINT: Final = "the base URL has no path, and most end in /v1"
 NOT_FOUND_HINT: Final = (
     "check the base URL and the model's name; for an endpoint that has only Chat Completions, "
     "set endpoint: chat_completions (openai_model) or use vllm_model"
@@ -184,7 +186,7 @@ class ModelAddress:
             kind = ModelErrorKind.UNREACHABLE
         elif is_out_of_quota(status, headers, content):
             kind, tries = ModelErrorKind.QUOTA, ""  # not tried again
-        hints = dict.fromkeys(NOT_FOUND, NOT_FOUND_HINT) | {403: FORBIDDEN_HINT}
+        hints = dict.fromkeys(NOT_FOUND, self._not_found_hint(content)) | {403: FORBIDDEN_HINT}
         return self.error(
             kind,
             f"status {status}{tries}: {self._excerpt(content)}",
@@ -192,6 +194,12 @@ class ModelAddress:
             upstream_status=status,
             retry_after_s=retry_after_seconds(headers),
         )
+
+    def _not_found_hint(self, content: bytes) -> str:
+        """An API that finds the path but not the model replies with an error of its own; a web server does not."""
+        is_bare = not urlsplit(self.endpoint).path.strip("/")
+        is_api = len(error_object(content) or {}) > 1  # not only a message
+        return f"{NO_PATH_HINT}; {NOT_FOUND_HINT}" if is_bare and not is_api else NOT_FOUND_HINT
 
     def unusable(self, content: bytes, reason: str, *, hint: str | None = None) -> ModelCallError:
         """The error for a reply with status 200 that can't be used."""

@@ -6,6 +6,7 @@ does not match the file or this version of the program, or that SQLite finds dam
     state      one row: how far the file was read, and what it looked like there (``State``)
     columns    names, types, ranges and few distinct values of the columns (``ColumnFacts``)
     rollouts   a row per readable line: place in the file, fixed columns, then f0, f1, … as they were met
+    marks      labels and notes of people, as they are in the file beside the rollouts
     previews   question and answer, apart, because every filter reads ``rollouts`` and few read these
     body       full text (FTS5 without the text itself)
 
@@ -28,7 +29,7 @@ from typing import Any, Final, Self
 import orjson
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.filters.columns import FIXED_ORDER
+from nemo_gym.filters.columns import FIXED_ORDER, MARKED
 from nemo_gym.io.compressed import text_bytes
 from nemo_gym.io.files import INDEX_SUFFIX
 
@@ -115,18 +116,20 @@ def few_distinct(values: Iterable[Any]) -> list[Any] | None:
 
 
 LEAST_ROOM: Final = 1 << 20
-VERSION: Final = 4  # of the tables and of what is put into them
+VERSION: Final = 5  # of the tables and of what is put into them
 BUSY_S: Final = 20.0  # another viewer of the same file may be writing
 FIXED_COLUMNS: Final = FIXED_ORDER
 CONTENT: Final = "content"  # of the task; for pairing runs, not for filters
 LINE_COLUMNS: Final = ("offset", "length", "line", CONTENT)
-_FIELD: Final = re.compile(rf"f\d{{1,4}}|{'|'.join((*LINE_COLUMNS, *FIXED_COLUMNS))}")  # what may become part of SQL
+# What may become part of SQL.
+_FIELD: Final = re.compile(rf"f\d{{1,4}}|{'|'.join((*LINE_COLUMNS, *FIXED_COLUMNS, *MARKED))}")
 
 _TABLES: Final = (
     "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), json TEXT)",
     "CREATE TABLE columns (name TEXT PRIMARY KEY, field TEXT, json TEXT)",
     # no types, because SQLite would convert values to the type of their column
     f"CREATE TABLE rollouts (row INTEGER PRIMARY KEY, {', '.join((*LINE_COLUMNS, *FIXED_COLUMNS))})",
+    "CREATE TABLE marks (task INTEGER, rollout INTEGER, label, note, PRIMARY KEY (task, rollout)) WITHOUT ROWID",
     "CREATE TABLE previews (row INTEGER PRIMARY KEY, question, answer)",
     # the text has been folded already, so a tokenizer that only splits it is enough
     "CREATE VIRTUAL TABLE body USING fts5(text, content='', columnsize=0, tokenize='ascii')",
@@ -149,6 +152,7 @@ class State:
     head: str = ""  # digests of how the file begins, and of what precedes the position
     tail: str = ""
     audit: str = ""  # which audit of the file its rows show
+    marks: str = ""  # which marks of people
     version: int = VERSION
 
 

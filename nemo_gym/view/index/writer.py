@@ -5,7 +5,8 @@ more lines hold, and moves the state on. So a crash loses at most one step, seve
 and nothing is read twice. A file that was replaced or cut is indexed again.
 
 Two passes: the columns first, at the speed of parsing; then the text, many times slower, for searching. What an audit
-found is a column, too: a file that is audited later is indexed again.
+found is a column, too: a file that is audited later is indexed again. Marks of people are a table of their own, which
+is replaced whenever their file changes.
 """
 
 import os
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from nemo_gym.audit.rollout_audit import rules_by_line
+from nemo_gym.filters.columns import MARKED
+from nemo_gym.filters.marks import read_marks
 from nemo_gym.io.compressed import LineFile, open_raw_lines, read_span, text_size
 from nemo_gym.io.files import RunFiles
 from nemo_gym.schemas.record import Record
@@ -46,10 +49,10 @@ class IndexWriter:
     def __init__(self, path: Path, place: Path) -> None:
         self._path = path
         self._database = connect_index(place)
-        self._looked: tuple[int, int, int, str] | None = None  # the file as it was when there was nothing to do
+        self._looked: tuple[int, int, int, str, str] | None = None  # the file as it was when there was nothing to do
         self.state = read_state(self._database)
         self._ahead = ReadAhead(path)
-        self._audit = RunFiles.of(path).audit
+        self._files = RunFiles.of(path)
         self._rules = rules_by_line(path)  # what an audit found, by the number of the line
         self.size = 0
 
@@ -65,13 +68,15 @@ class IndexWriter:
             return False
         with closing(file):
             status = os.fstat(file.fileno())
-            audit = self._audited()
-            look = (status.st_ino, status.st_size, status.st_mtime_ns, audit)
+            audit, marks = _version_of(self._files.audit), _version_of(self._files.marks)
+            look = (status.st_ino, status.st_size, status.st_mtime_ns, audit, marks)
             self.size = text_size(file)
             if look == self._looked:
                 return False
             with transaction(self._database):
                 before, self.state = self.state, self._added(file, self.size, budget, audit)
+                if self.state.marks != marks:
+                    self.state = self._marked(marks)
         if self.state == before:
             self._looked = look
         return self.state != before
@@ -91,13 +96,19 @@ class IndexWriter:
 
     # ---- columns -------------------------------------------------------------------------------------------------
 
-    def _audited(self) -> str:
-        """Stands for the audit beside the file, if there is one."""
-        try:
-            status = self._audit.stat()
-        except OSError:
-            return ""
-        return f"{status.st_size} {status.st_mtime_ns}"
+    def _marked(self, version: str) -> State:
+        """Replace the marks by those in their file."""
+        marks = read_marks(self._path)
+        self._database.execute("DELETE FROM marks")
+        rows = [(*key, mark.label, mark.note) for key, mark in marks.items() if max(map(abs, key)) < 2**63]
+        self._database.executemany("INSERT INTO marks VALUES (?, ?, ?, ?)", rows)
+        for name, values in zip(MARKED, list(zip(*rows, strict=True))[2:] or ((), ()), strict=True):
+            fact = ColumnFacts.new(name, name)
+            fact.add(values)
+            self._database.execute("INSERT OR REPLACE INTO columns VALUES (?, ?, ?)", (name, name, fact.saved()))
+        state = replace(self.state, marks=version)
+        write_state(self._database, state)
+        return state
 
     def _added(self, file: LineFile, size: int, budget: int, audit: str) -> State:
         state = read_state(self._database)
@@ -164,7 +175,8 @@ class IndexWriter:
             facts.get(field) or ColumnFacts.new(name, field)
             for name, field in (("bytes", "length"), *zip(FIXED_COLUMNS, FIXED_COLUMNS, strict=True))
         ]
-        known = {fact.name: fact for field, fact in facts.items() if field not in {*FIXED_COLUMNS, *LINE_COLUMNS}}
+        ours = {*FIXED_COLUMNS, *LINE_COLUMNS, *MARKED}
+        known = {fact.name: fact for field, fact in facts.items() if field not in ours}
         for name in own:
             if name not in known and len(known) < MOST_COLUMNS:
                 known[name] = ColumnFacts.new(name, f"f{len(known)}")
@@ -191,6 +203,15 @@ class IndexWriter:
                     yield row, fold(searchable_text(Record.parse(read_span(file, length, offset)).fields))
                 except ValueError:  # the file was replaced meanwhile: the next step notices
                     yield row, ""
+
+
+def _version_of(path: Path) -> str:
+    """Stands for the content of a file beside the rollouts; empty if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def read_columns(database: sqlite3.Connection) -> list[ColumnFacts]:

@@ -12,6 +12,7 @@ import { openSource } from "./source.js";
 import { Overview } from "./overview.js";
 import { Rollout, rivalOf } from "./rollout.js";
 import { Audit } from "./audit.js";
+import { markKey } from "./marks.js";
 import { RunTiming } from "./runtiming.js";
 import { setRewardRange, Trouble } from "./ui.js";
 import { Table } from "./table.js";
@@ -212,6 +213,7 @@ function handleKey(event, { detail, focus, redraw, setHelp }) {
 function rolloutKey(key, detail) {
   if (key === "Escape" || key === "u") return (goTo({ rollout: null, tab: null }), true);
   if (detail?.id !== readPlace().rollout) return false;
+  if (markKey(key)) return true;
   const group = detail.group ?? [];
   const after = group[(group.findIndex((chip) => chip.id === detail.id) + 1) % (group.length || 1)];
   const rival = detail.group && rivalOf(detail);

@@ -10,7 +10,7 @@ import { orderBy, sortKeys } from "./sorting.js";
 import { searchableText, searchTest, snippetOf, wordsOf } from "./search.js";
 
 export class EmbeddedSource {
-  constructor({ state, columns, rollouts, overview, fields, comparisons, timings, audit, apart }) {
+  constructor({ state, columns, rollouts, overview, fields, comparisons, timings, audit, marks, apart }) {
     this.live = false;
     this.stateSent = false;
     this.shown = state;
@@ -24,6 +24,7 @@ export class EmbeddedSource {
     this.comparisons = comparisons;
     this.timings = timings;
     this.audited = audit;
+    this.marked = marks;
     this.apart = apart;
     this.words = new Map();
     this.last = { key: null, rows: rollouts };
@@ -122,6 +123,11 @@ export class EmbeddedSource {
   /** Where the time went: the server added it up when it wrote the page, for all of its rollouts. */
   async audit() {
     return this.audited;
+  }
+
+  /** The labels of all rollouts in the page. */
+  async marks({ filter = "", search = "" }) {
+    return strip(filter) || strip(search) ? { labels: [], agreement: null } : this.marked;
   }
 
   async timing({ run = 0, filter = "", search = "" }) {

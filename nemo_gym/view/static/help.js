@@ -9,6 +9,8 @@ const KEYS = [
   ["f, F", "next, previous failure"],
   ["g", "next rollout of the same task"],
   ["c", "compare with another rollout of the task"],
+  ["+, -", "mark the rollout as good, bad"],
+  ["m, M", "write a label, a note"],
   ["Esc, u", "back to the list"],
   ["1, 2, 3, 4, 5, 6", "overview, table, groups, compare, timing, audit"],
   ["/, s", "filter, search"],

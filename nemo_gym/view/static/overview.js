@@ -6,6 +6,7 @@ import { Curve, Histogram, Scatter } from "./charts.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
 import { FieldsPanel, useFields } from "./fields.js";
 import { JsonTree } from "./parts.js";
+import { MarksPanel } from "./marks.js";
 import { ShareBar } from "./runtiming.js";
 import { NoRollouts, Panel, Reward, Select, Trouble } from "./ui.js";
 
@@ -43,6 +44,7 @@ export function Overview({ source, place, version, columns, files }) {
         }
       <//>
       <${Attempts} value=${value} />
+      <${MarksPanel} source=${source} place=${place} version=${version} />
       <${TimePanel} source=${source} place=${place} version=${version} files=${files} />
       <${FieldsPanel} fields=${fields} place=${place} />
       <${ScatterPanel} source=${source} place=${place} version=${version} columns=${columns} />

@@ -6,7 +6,7 @@ unknown kind is kept as JSON. */
 import { SHARED } from "./shared.js";
 
 // Those that are shown elsewhere on the page.
-const SHOWN_ELSEWHERE = new Set([...SHARED.record.not_fields, "output", "timing", "error_message"]);
+const SHOWN_ELSEWHERE = new Set([...SHARED.record.not_fields, "output", "traces", "timing", "error_message"]);
 const INCIDENTAL = new Set(SHARED.record.incidental);
 const THOUGHT = /^\s*<think>([\s\S]*?)<\/think>\s*/;
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
@@ -28,6 +28,24 @@ export function givenOf(record) {
 /** All entries of a rollout; `made` is false for what the model was given. */
 export function readEntries(record) {
   return [...entriesOf(givenOf(record), false), ...entriesOf(outputOf(record), true)];
+}
+
+/** The chains of model calls beside the response, such as those of sub-agents: what each is, and its entries. */
+export function tracesOf(record) {
+  const traces = Array.isArray(record?.traces) ? record.traces : [];
+  const others = traces.map((trace, number) => [trace, number]).filter(([trace]) => Array.isArray(trace?.output));
+  return others.map(([trace, number]) => {
+    const parts = [...entriesOf(Array.isArray(trace.input) ? trace.input : [], false), ...entriesOf(trace.output, true)];
+    return { title: titleOfTrace(trace, number), entries: parts.map((one) => ({ ...one, key: `t${number}${one.key}` })) };
+  });
+}
+
+function titleOfTrace(trace, number) {
+  const parent = trace.parent ? `trace ${trace.parent}` : "the response";
+  const origin = trace.reason ? String(trace.reason).replaceAll("_", " ") : `goes on from ${parent}`;
+  const calls = trace.auxiliary ? "beside the work" : trace.thread && String(trace.thread);
+  const use = trace.trained === false && !trace.auxiliary ? "repeated, not used" : null;
+  return [`trace ${number}`, calls, origin, use].filter(Boolean).join(" · ");
 }
 
 export function entriesOf(items, made) {

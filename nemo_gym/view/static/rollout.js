@@ -5,6 +5,7 @@ import { clean, formatField } from "./format.js";
 import { factsOf, fieldsOf } from "./record.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
 import { Choice, Reward, RewardChips, Trouble } from "./ui.js";
+import { Marking } from "./marks.js";
 import { Tokens, hasTokens } from "./tokens.js";
 import { Transcript } from "./transcript.js";
 import { Waterfall } from "./waterfall.js";
@@ -28,15 +29,16 @@ export function Rollout({ source, place, files, onDetail }) {
       <p><a href=${placeUrl({ rollout: null })}>Back to the list</a></p>
     </main>`;
   if (!detail) return html`<main class="page" aria-busy="true"></main>`;
-  return html`<${RolloutPage} key=${id} detail=${detail} place=${place} files=${files} />`;
+  return html`<${RolloutPage} key=${id} source=${source} detail=${detail} place=${place} files=${files} />`;
 }
 
-function RolloutPage({ detail, place, files }) {
+function RolloutPage({ source, detail, place, files }) {
   const { record } = detail;
   const recorded = detail.timing?.steps ? detail.timing : null;
   const timing = useMemo(() => recorded ?? ownTiming(record), [record, recorded]);
   const tabs = [
     ["transcript", "Transcript"],
+    diffOf(record) && ["changes", "Changes"],
     hasTokens(record) && ["tokens", "Tokens"],
     ["timing", "Timing"],
     ["raw", "Raw"],
@@ -44,6 +46,7 @@ function RolloutPage({ detail, place, files }) {
   const tab = tabs.some(([name]) => name === place.tab) ? place.tab : "transcript";
   return html`<main class="page rollout" data-id=${detail.id}>
     <${Heading} detail=${detail} place=${place} files=${files} />
+    <${Marking} source=${source} detail=${detail} />
     <${Scores} record=${record} />
     <div class="tab-bar">
       <${Choice}
@@ -59,6 +62,7 @@ function RolloutPage({ detail, place, files }) {
       }
     </div>
     ${tab === "transcript" && html`<${Transcript} record=${record} search=${place.search} />`}
+    ${tab === "changes" && html`<${Changes} diff=${diffOf(record)} />`}
     ${tab === "tokens" && html`<${Tokens} record=${record} continuity=${detail.continuity} />`}
     ${tab === "timing" && html`<${Waterfall} timing=${timing} missing=${detail.timing?.missing} />`} ${tab === "raw" && html`<${Raw} record=${record} />`}
   </main>`;
@@ -185,6 +189,21 @@ function LongField({ name, value }) {
         : html`<${JsonTree} value=${value} />`)
     }
   </div>`;
+}
+
+/** What an agent changed in its files, as the environment or the agent recorded it. */
+function diffOf(record) {
+  const diff = record.workspace_diff ?? record.workspace?.diff;
+  return typeof diff === "string" ? diff : "";
+}
+
+function Changes({ diff }) {
+  const kinds = { "+": "added", "-": "removed", "@": "hunk" };
+  const kindOf = (line) => (/^(?:\+\+\+|---) /.test(line) ? "file" : (kinds[line[0]] ?? ""));
+  const lines = clean(diff.slice(0, RAW_SHOWN)).split("\n");
+  return html`<pre class="diff">
+${lines.map((line, number) => html`<span key=${number} class=${kindOf(line)}>${`${line}\n`}</span>`)}</pre
+  >`;
 }
 
 function Raw({ record }) {

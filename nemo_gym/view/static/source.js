@@ -84,6 +84,23 @@ class HttpSource {
   compareRuns(query, signal) {
     return this.get("compare_runs", query, signal);
   }
+
+  marks({ filter, search, threshold }, signal) {
+    return this.get("marks", { filter, search, threshold }, signal);
+  }
+
+  /** Save a label and a note; the reply is the mark as it was saved. */
+  async mark(id, mark) {
+    const reply = await fetch(`api/rollout/${encodeURIComponent(id)}/mark`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(mark),
+    }).catch(() => {
+      throw new SourceError("the mark was not saved", { hint: "is ng_viewer still running?" });
+    });
+    if (!reply.ok) throw await refusal(reply);
+    return reply.json();
+  }
 }
 
 async function refusal(reply) {

@@ -4,7 +4,7 @@ import { Lazy, html, useMemo, useRef, useState } from "./dom.js";
 import { useFoundMarks } from "./found.js";
 import { clean, formatNumber } from "./format.js";
 import { CodeText, JsonTree, Part, ResultPart } from "./parts.js";
-import { readEntries, summaryOf, textOfEntry, wholeText } from "./record.js";
+import { readEntries, summaryOf, textOfEntry, tracesOf, wholeText } from "./record.js";
 
 const FIRST_DRAWN = 6;
 const GIVEN_SHOWN = 6;
@@ -14,12 +14,13 @@ export function Transcript({ record, search }) {
   const conversation = useRef();
   useFoundMarks(conversation, search);
   const entries = useMemo(() => readEntries(record), [record]);
+  const traces = useMemo(() => tracesOf(record), [record]);
   const [settings, setSettings] = useState({ markdown: true, open: false });
   const given = entries.filter((entry) => !entry.made);
   const made = entries.filter((entry) => entry.made);
   // Of many steps, those out of view are dropped and redrawn when all are unfolded, because drawing all takes long.
   const many = entries.length > DRAWN_AT_ONCE;
-  if (!entries.length) return html`<p class="quiet pad">There is no conversation in this record.</p>`;
+  if (!entries.length && !traces.length) return html`<p class="quiet pad">There is no conversation in this record.</p>`;
   return html`<div class="transcript-frame">
     <${Outline} entries=${entries} />
     <div class="transcript" ref=${conversation}>
@@ -57,8 +58,31 @@ export function Transcript({ record, search }) {
           <span>cut off: ${clean(record.response.incomplete_details.reason ?? "no reason given")}</span>
         </div>`
       }
+      ${traces.map((trace) => html`<${Trace} key=${trace.title} trace=${trace} settings=${settings} />`)}
     </div>
   </div>`;
+}
+
+/** A chain of model calls beside the response. */
+function Trace({ trace, settings }) {
+  const [open, setOpen] = useState(false);
+  const shown = open || settings.open;
+  return html`<div class="rule"><span>${clean(trace.title)}</span></div>
+    ${
+      shown
+        ? trace.entries.map(
+            (entry, index) =>
+              html`<${Step}
+                key=${entry.key}
+                entry=${entry}
+                settings=${settings}
+                first=${startsTurn(trace.entries, index)}
+              />`,
+          )
+        : html`<button class="hidden-steps" onClick=${() => setOpen(true)}>
+            ${formatNumber(trace.entries.length)} steps of calls that are not in the response
+          </button>`
+    }`;
 }
 
 function startsTurn(entries, index) {

@@ -106,6 +106,11 @@ CASES: dict[str, dict[str, str | None]] = {
         "B": "B",
         "(b)": "B",
         "New York.": "B",
+        r"\boxed{B) New York}": "B",
+        r"\boxed{\text{(b) new york}}": "B",
+        r"\boxed{B) Paris}": None,
+        r"\boxed{A, B}": None,
+        "The answer is \u201cB\u201d": "B",
         "I like Paris and New York": None,
     },
 }

@@ -176,8 +176,9 @@ def test_a_merge_never_replaces_rollouts_that_are_not_in_it(tmp_path: Path) -> N
     assert merged.read_text() == other
 
 
-def test_files_that_are_named_by_seed_and_chunk_hold_further_repeats(tmp_path: Path) -> None:
-    names = [f"rollouts-rs{seed}-chunk{chunk}.jsonl" for seed in range(2) for chunk in range(2)]
+@pytest.mark.parametrize("form", ["a-rs{}-chunk{}.jsonl", "a-rs{}-{}-of-2.jsonl", "a_rs{}_chunk{}-0-of-2.jsonl"])
+def test_files_that_are_named_by_seed_hold_further_repeats(tmp_path: Path, form: str) -> None:
+    names = [form.format(seed, chunk) for seed in range(2) for chunk in range(2)]
     paths = [shard(tmp_path / name, record(n % 2, reward=n)) for n, name in enumerate(names)]
     shards = Shards(paths)
     assert keys(shards) == [(0, 0), (0, 1), (1, 0), (1, 1)]

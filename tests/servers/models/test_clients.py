@@ -141,6 +141,45 @@ async def test_anthropic(*, streams: bool) -> None:
 
 @ENDPOINTS
 @MODES
+@pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")  # theirs
+async def test_google(endpoint: str, *, streams: bool) -> None:
+    genai = pytest.importorskip("google.genai", reason="install the extra clients, or run make clients")
+    types = pytest.importorskip("google.genai.types")
+
+    schema = {"type": "OBJECT", "properties": {"a": {"type": "INTEGER", "nullable": True}}}
+    declared = {"name": "add", "description": "Adds.", "parameters": schema}
+    system = {"system_instruction": "Be brief.", "temperature": 0.5, "max_output_tokens": 99}
+    config = types.GenerateContentConfig(tools=[{"function_declarations": [declared]}], **system)
+    history: list[Any] = [types.Content(role="user", parts=[types.Part(text=QUESTION)])]
+    image = types.Part.from_bytes(data=b"\x89PNG", mime_type="image/png")
+    history[0].parts.append(image)
+    async with model_server(endpoint, streams=False) as (upstream, url):
+        client = genai.Client(api_key="none", http_options={"base_url": url})
+        for _ in range(2):
+            asked = {"model": "m", "contents": history, "config": config}
+            parts: list[Any] = []
+            if streams:
+                async for chunk in await client.aio.models.generate_content_stream(**asked):
+                    parts += chunk.candidates[0].content.parts
+                    answer = chunk
+            else:
+                answer = await client.aio.models.generate_content(**asked)
+                parts = answer.candidates[0].content.parts
+            history.append(types.Content(role="model", parts=parts))
+            for call in filter(None, (part.function_call for part in parts)):
+                result = types.FunctionResponse(id=call.id, name=call.name, response={"output": "42"})
+                history.append(types.Content(role="user", parts=[types.Part(function_response=result)]))
+        assert "".join(part.text for part in parts) == "It is 42."
+        assert answer.usage_metadata.total_token_count == 7
+        assert results(upstream) == ["42"]
+        with pytest.raises(genai.errors.ClientError) as refused:
+            await client.aio.models.generate_content(model="m", contents="hi", config={"cached_content": "c"})
+        assert refused.value.status == "INVALID_ARGUMENT"
+        await client.aio.aclose()
+
+
+@ENDPOINTS
+@MODES
 @pytest.mark.parametrize("by_responses", [False, True], ids=["chat", "responses"])
 async def test_langchain(endpoint: str, *, streams: bool, by_responses: bool) -> None:
     langchain = pytest.importorskip("langchain_openai", reason="install the extra clients, or run make clients")

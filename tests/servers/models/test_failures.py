@@ -173,3 +173,19 @@ def test_a_completion_with_a_number_that_json_does_not_have_is_invalid(form: str
 def test_a_completion_may_speak_of_nan() -> None:
     body = MESSAGE.replace("TEXT", "0/0 is NaN").replace("SCORE", "1").encode()
     assert CompletionReader(ADDRESS).chat_completion(body).choices[0].message.content == "0/0 is NaN"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "content", "is_path"),
+    [
+        ("http://127.0.0.1:8000", b'{"detail":"Not Found"}', True),
+        ("http://127.0.0.1:8000/", b"<html>no</html>", True),
+        ("http://127.0.0.1:8000/v1", b'{"detail":"Not Found"}', False),
+        ("https://api.anthropic.com", b'{"error":{"type":"not_found_error","message":"model: x"}}', False),
+    ],
+)
+def test_a_base_url_without_a_path_is_suspected_unless_an_api_replied(
+    base_url: str, content: bytes, is_path: bool
+) -> None:
+    error = ModelAddress(base_url, "qwen").refusal(404, {}, content)
+    assert ("most end in /v1" in error.hint) is is_path

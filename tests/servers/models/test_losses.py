@@ -145,6 +145,20 @@ EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
         "metadata.*": {"metadata": {"other": "x"}},
         "*": {"mcp_servers": [{"name": "s"}]},
     },
+    Way.FROM_GEMINI: {
+        "generationConfig.stopSequences": {"generationConfig": {"stopSequences": ["x"]}},
+        "generationConfig.topK": {"generationConfig": {"topK": 3}},
+        "generationConfig.seed": {"generationConfig": {"seed": 3}},
+        "generationConfig.presencePenalty": {"generationConfig": {"presencePenalty": 0.5}},
+        "generationConfig.frequencyPenalty": {"generationConfig": {"frequencyPenalty": 0.5}},
+        "generationConfig.thinkingConfig.*": {"generationConfig": {"thinkingConfig": {"thinkingBudget": 9}}},
+        "generationConfig.*": {"generation_config": {"candidate_count": 2}},
+        "tools.*": {"tools": [{"googleSearch": {}}]},
+        "options of tools: *": {"tools": [{"functionDeclarations": [{"name": "f", "behavior": "NON_BLOCKING"}]}]},
+        "safetySettings": {"safety_settings": [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "OFF"}]},
+        "labels": {"labels": {"a": "b"}},
+        "*": {"cachedContent": "cachedContents/1"},
+    },
     Way.TO_HANDLER: {
         "prompt_cache_*": {"prompt_cache_retention": "24h"},
         "safety_identifier": {"safety_identifier": "s"},
@@ -189,6 +203,7 @@ ANSWERS: dict[Way, Any] = {
     },
 }
 ANSWERS[Way.FROM_CHAT] = ANSWERS[Way.TO_MESSAGES]
+ANSWERS[Way.FROM_GEMINI] = ANSWERS[Way.FROM_MESSAGES]
 ANSWERS[Way.TO_HANDLER] = ANSWERS[Way.FROM_MESSAGES]
 SPOKEN = {"role": "assistant", "content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "hi"}}
 # What is lost of an answer: the way of the request, and the answer.
@@ -207,6 +222,7 @@ BASES: dict[Way, tuple[str, dict[str, Any]]] = {
     Way.TO_MESSAGES: ("/v1/responses", {"input": "hi"}),
     Way.FROM_CHAT: ("/v1/chat/completions", {"messages": [USER]}),
     Way.FROM_MESSAGES: ("/v1/messages", {"messages": [USER], "max_tokens": 9}),
+    Way.FROM_GEMINI: ("/v1beta/models/m:generateContent", {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
     Way.TO_HANDLER: ("/v1/responses", {"input": "hi"}),
 }
 

@@ -52,10 +52,21 @@ def special(serve: Any, make: Any, tmp_path_factory: pytest.TempPathFactory) -> 
         {"role": "assistant", "content": "<think>stripes</think>A zebra is **striped**."},
     ]
     records = {"long": long, "timed": timed, "whole": whole, "broken": broken, "old": {"reward": 1.0, "output": output}}
+    beside = {"parent": None, "reason": "new_conversation", "thread": "searcher", "input": "odd", "output": output}
+    records["delegated"] = {"reward": 0.5, "output": output[2:], "traces": [{"response": True}, beside]}
     path = tmp_path_factory.mktemp("special") / "special.jsonl"
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records.values()))
     address = serve(path)
     return Special(records, {name: f"{address}#view=table&rollout=0.{row}" for row, name in enumerate(records)})
+
+
+def test_calls_beside_the_response_are_unfolded_when_asked_for(page: Any, special: Special) -> None:
+    page.go(special.places["delegated"])
+    page.see("trace 1 · searcher · new conversation", ".transcript")
+    assert "striped" in page.text(".transcript")
+    assert page.look(".call-box") == [[]]
+    page.click(".hidden-steps", "calls that are not in the response")
+    page.see("lookup", ".call-box")
 
 
 def test_reasoning_and_long_texts_are_folded(page: Any, special: Special) -> None:

@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+for letter in a b c; do echo "$letter" >"$letter.txt"; done

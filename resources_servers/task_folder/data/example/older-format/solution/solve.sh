@@ -1,0 +1,1 @@
+sort -o words.txt words.txt

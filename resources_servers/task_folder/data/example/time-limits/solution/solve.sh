@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+seq 1000 >numbers.txt

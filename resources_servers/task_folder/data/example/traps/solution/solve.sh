@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+cat "$(dirname "$0")/answer" >answer.txt

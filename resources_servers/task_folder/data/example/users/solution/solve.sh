@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+id -u >/app/user.txt

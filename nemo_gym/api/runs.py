@@ -210,7 +210,7 @@ class Run:
             raise ConfigPathNotFoundError(f"{self.path}: no such file", hint="name a rollout file")
         self.files = RunFiles.of(self.path)
         self._owned = owned
-        self._viewer: ViewerPage | None = None
+        self.viewer: ViewerPage | None = None  # once it is open
 
     def __iter__(self) -> Iterator[Rollout]:
         planned, marks = PlannedTasks(self.files.plan), read_marks(self.path)
@@ -269,10 +269,10 @@ class Run:
         """
         from nemo_gym.api.notebook import open_viewer  # noqa: PLC0415 - the viewer is large
 
-        if self._viewer is None:
-            self._viewer = open_viewer(self.path, port=port)
-        self._viewer.show(wait=wait)
-        return self._viewer
+        if self.viewer is None:
+            self.viewer = open_viewer(self.path, port=port)
+        self.viewer.show(wait=wait)
+        return self.viewer
 
     def export(self, format: str, output: str | Path, **rules: Any) -> ExportReport:  # noqa: A002 - as users call it
         """Write training data; the rules are the parameters of ``ng_export``, such as ``min_reward=0.5``.

@@ -53,6 +53,10 @@ def test_a_run_has_numbers_rollouts_and_files(sums: Environment) -> None:
     assert run.failures == []
     assert "6 rollouts" in repr(run)
     assert "<svg" in run._repr_html_()
+    assert f'<a href="{run.path.as_uri()}"' in run._repr_html_()
+    page = run.view(port=0, wait=False)
+    assert f'<a href="{page.url}" target="_blank">the rollouts</a>' in run._repr_html_()
+    page.close()
 
 
 def test_a_run_is_a_table_for_pandas(sums: Environment) -> None:

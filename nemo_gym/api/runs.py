@@ -274,14 +274,14 @@ class Run:
         self.viewer.show(wait=wait)
         return self.viewer
 
+    @in_python()
     def export(self, format: str, output: str | Path, **rules: Any) -> ExportReport:  # noqa: A002 - as users call it
         """Write training data; the rules are the parameters of ``ng_export``, such as ``min_reward=0.5``.
 
         The formats ``sft``, ``sft_tokens`` and ``sharegpt`` take solved rollouts, unless ``min_reward="all"``.
         """
         given = {"input": str(self.path), "format": format, "output": str(output), **rules}
-        with in_python():
-            return export_rollouts(checked_options(Recipe, given))
+        return export_rollouts(checked_options(Recipe, given))
 
     def to_pandas(self) -> Any:
         """A pandas table with a row for each rollout: key, agent, reward, final text, and single values."""

@@ -71,7 +71,7 @@ class OpenViewer:
         return self.url
 
     def _repr_html_(self) -> str:
-        return link(self.url, self.url)
+        return anchor(self.url, self.url)
 
 
 def open_viewer(path: Path, *, port: int) -> OpenViewer:
@@ -84,7 +84,7 @@ def open_viewer(path: Path, *, port: int) -> OpenViewer:
     return viewer
 
 
-def link(url: str, text: str) -> str:
+def anchor(url: str, text: str) -> str:
     """A link that opens beside the notebook."""
     return f'<a href="{escape(url)}" target="_blank">{escape(text)}</a>'
 
@@ -98,10 +98,10 @@ def run_as_html(run: Run) -> str:
         *([("failed attempts", str(len(run.failures)))] if run.failures else []),
     ]
     shown = [(name, escape(value)) for name, value in rows] + [
-        ("file", link(run.path.resolve().as_uri(), str(run.path)))
+        ("file", anchor(run.path.resolve().as_uri(), str(run.path)))
     ]
     cells = "".join(f"<tr><th style='text-align:left'>{name}</th><td>{value}</td></tr>" for name, value in shown)
-    opened = link(run.viewer.url, "the rollouts") if run.viewer else "<code>run.view()</code> opens the rollouts"
+    opened = anchor(run.viewer.url, "the rollouts") if run.viewer else "<code>run.view()</code> opens the rollouts"
     hint = f"<small>{opened}</small>"
     return f"<div style='display:flex;gap:2em;align-items:center'><table>{cells}</table>{histogram(run)}</div>{hint}"
 

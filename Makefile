@@ -97,6 +97,7 @@ bench-all: bench ## these and all other measurements: scale, concurrency, viewer
 
 agents: $(DEV) ## run Codex, Claude Code and nine other programs as agents, with faults (PROGRAMS=codex,aider; installs 2 GB, half an hour)
 	$(BIN)/python -m pytest -q -s -n 0 --timeout 180 tests/programs/real_programs.py
+	PYTHONPATH=. $(BIN)/python tests/programs/kill_programs.py
 
 mutants: $(DEV) ## change the code on purpose and see whether the tests notice (ARGS="--seed 2"; half an hour)
 	$(BIN)/python scripts/mutants.py $(ARGS)

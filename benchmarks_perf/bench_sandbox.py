@@ -1,9 +1,11 @@
 """What a run in the sandbox costs: CPU and rate at each level, HumanEval's verdicts, and how long a verification takes.
+Then worlds: how long they take to start and to run a command, and 64 at once. ``--worlds 10000`` opens that many and
+looks for what they leave behind.
 
 CPU is that of everything involved (host, fork server, supervisors, programs), as a control group counts it. That needs
 root and a writable hierarchy; without, only the rate is printed.
 
-    python benchmarks_perf/bench_sandbox.py
+    python benchmarks_perf/bench_sandbox.py [--worlds 10000]
 """
 
 import asyncio
@@ -12,8 +14,9 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from benchmarks.human_eval.prepare import read_problems
@@ -123,12 +126,105 @@ async def measure_human_eval(meter: Meter) -> None:
     await jail.aclose()
 
 
+async def measure_worlds(level: str, meter: Meter) -> None:
+    """Start, command and end of a world, one after the other; then 64 at once, and how long the event loop waits."""
+    jail = Jail(level)
+    try:
+        await (await jail.open_world()).stop()
+    except SandboxError as error:
+        print(f"{level:34} {error}")
+        return
+    worlds = []
+    async with timed(f"{level}: start of a world", 50, meter):
+        worlds += [await jail.open_world() for _ in range(50)]
+    async with timed(f"{level}: command without a shell", 100, meter):
+        for world in worlds * 2:
+            await world.exec(["true"])
+    async with timed(f"{level}: command in the shell", 100, meter):
+        for world in worlds * 2:
+            await world.exec("true")
+    async with timed(f"{level}: end of a world", 50, meter):
+        for world in worlds:
+            await world.stop()
+
+    async def live() -> None:
+        async with jail.world() as world:
+            await world.write("a.txt", b"1")
+            await world.exec("cat a.txt; sleep 0.2")
+
+    longest = asyncio.create_task(longest_hold())
+    async with timed(f"{level}: 64 whole worlds at once", 64, meter):
+        await asyncio.gather(*(live() for _ in range(64)))
+    longest.cancel()
+    print(f"    the event loop's longest step was {1000 * await longest:.1f} ms of CPU")
+    await jail.aclose()
+
+
+@contextlib.asynccontextmanager
+async def timed(what: str, count: int, meter: Meter) -> AsyncIterator[None]:
+    """Report what the block costs, for each of ``count``."""
+    before, started = meter.read(), time.perf_counter()
+    yield
+    seconds = time.perf_counter() - started
+    await asyncio.sleep(0.2)
+    after = meter.read()
+    report(what, count, seconds, None if before is None or after is None else after - before)
+
+
+async def longest_hold() -> float:
+    """The most CPU time that this thread used between two turns of the event loop, until it is cancelled."""
+    longest = 0.0
+    try:
+        while True:
+            before = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - before)
+    except asyncio.CancelledError:
+        return longest
+
+
+async def look_for_leftovers(count: int) -> None:
+    """Open many worlds with processes and files, and see what they leave behind."""
+    for level in ("namespaces", "landlock"):
+        jail = Jail(level)
+        await (await jail.open_world()).stop()
+        before = what_there_is()
+
+        async def live(jail: Jail = jail) -> None:
+            async with jail.world() as world:
+                await world.exec("sleep 1000 & echo 1 > file")
+
+        for _ in range(count // 16):
+            await asyncio.gather(*(live() for _ in range(16)))
+        await asyncio.sleep(1)
+        left = {name: (number, what_there_is()[name]) for name, number in before.items()}
+        await jail.aclose()
+        told = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in left.items())
+        print(f"{level}: {count} worlds; before -> after: {told}")
+
+
+def what_there_is() -> dict[str, int]:
+    """Processes below this one, mounts that it sees, its open files, and folders of sandboxes."""
+    children = subprocess.run(["ps", "-e", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    return {
+        "sleeping processes": children.count("sleep 1000"),
+        "mounts": Path("/proc/self/mountinfo").read_text().count("rollout-gym"),
+        "open files": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        "folders": len(list(Path(tempfile.gettempdir()).glob("rollout-gym-*/*"))),
+    }
+
+
 def main() -> None:
+    if "--worlds" in sys.argv:
+        asyncio.run(look_for_leftovers(int(sys.argv[sys.argv.index("--worlds") + 1])))
+        return
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {RUNS} runs of print(1)")
     with metered() as meter:
         measure_plain(meter)
         for level in LEVELS:
             asyncio.run(measure_level(level, meter))
+        for level in LEVELS[:2]:
+            asyncio.run(measure_worlds(level, meter))
         try:
             asyncio.run(measure_human_eval(meter))
         except ConfigError as error:

@@ -122,14 +122,21 @@ def prepare(
     owned = OwnedFolder() if output is None else None
     folder = owned.path if owned is not None else user_cache(os.environ) / "tasks"
     output = output if owned is None else folder / "rollouts.jsonl"
-    limit, own = parameters.get("limit"), choice.environment
-    if folders is not None:
-        source = task_folder_rows(folders, config, folder=folder, limit=limit)
-    else:
-        source = task_file(given, environment=own, config=config, agent=name, folder=folder, limit=limit)
+    source = _rows(
+        given, choice, config, name, are_folders=folders is not None, limit=parameters.get("limit"), to=folder
+    )
     parameters |= {"agent_name": name, "input_jsonl_fpath": str(source), "output_jsonl_fpath": str(output)}
     checked = checked_options(RolloutCollectionConfig, parameters)
     return Prepared(config, checked, classes_here(choice.classes, config, checked), owned)
+
+
+def _rows(
+    tasks: Any, choice: Choice, config: DictConfig, agent: str, *, are_folders: bool, limit: int | None, to: Path
+) -> Path:
+    """The file with the tasks; those that are not in a file are written to one in the folder ``to``."""
+    if are_folders:
+        return task_folder_rows(tasks, config, folder=to, limit=limit)
+    return task_file(tasks, environment=choice.environment, config=config, agent=agent, folder=to, limit=limit)
 
 
 def _named(environment: EnvironmentSource | None) -> EnvironmentSource:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from nemo_gym.api.choices import Choice, write_tasks
 from nemo_gym.config.keys import RESOURCES_SERVERS
+from nemo_gym.config.locate import find_readable
 from nemo_gym.data.task_folders import is_folder_of_tasks
 from nemo_gym.errors import ConfigError
 
@@ -25,7 +26,8 @@ _CONFIGS: Final = f"{RESOURCES_SERVERS}/{_SERVER}/configs"
 
 def names_task_folders(tasks: str | Path) -> bool:
     """Whether tasks are a folder of tasks, as opposed to a file, rows, or the name of a dataset."""
-    return is_folder_of_tasks(Path(tasks))
+    found = find_readable(tasks)
+    return found is not None and is_folder_of_tasks(found)
 
 
 def choose_task_folders(agent: Any) -> Choice:
@@ -40,7 +42,7 @@ def task_folder_rows(path: str | Path, config: DictConfig, *, folder: Path, limi
     # The environment writes its own rows; like every server, it is found by the name of its folder.
     rows_of = import_module(f"{RESOURCES_SERVERS}.{_SERVER}.rows").rows_of
     where, image = settings.get("sandbox_isolation", "auto"), settings.get("sandbox_image", "debian:stable-slim")
-    found = rows_of(Path(path), where=where, image=image, limit=limit)
+    found = rows_of(find_readable(path) or Path(path), where=where, image=image, limit=limit)
     lines = [f"  {name}: {'; '.join(reasons)}" for name, reasons in found.refused.items()]
     if not found.rows:
         raise ConfigError("none of the tasks can run here:\n" + "\n".join(lines), hint="docs/task_folders.md")

@@ -104,7 +104,7 @@ def collect_rollouts(arguments: Arguments) -> int:
     if chosen is not None and not config.get("input_jsonl_fpath"):
         config["input_jsonl_fpath"] = str(own_tasks(chosen, config))
         console.note(f"tasks: {config['input_jsonl_fpath']}")
-    parameters = build(CollectRolloutsConfig, config)
+    parameters = _parameters_of(config)
     check_request_parameters(parameters.responses_create_params, prefix="responses_create_params.")
     check_prompt(parameters.prompt_config)
     if parameters.limit == 0:
@@ -113,6 +113,15 @@ def collect_rollouts(arguments: Arguments) -> int:
         parameters.output_jsonl_fpath = str(default_output(parameters, config))
         console.note(f"rollouts: {parameters.output_jsonl_fpath}")
     return report(run_async(collect_until_stopped(config, parameters)))
+
+
+def _parameters_of(config: DictConfig) -> CollectRolloutsConfig:
+    try:
+        return build(CollectRolloutsConfig, config)
+    except UsageError as error:
+        if not config.get("input_jsonl_fpath"):
+            error.reword(f"{error.hint}; or name an environment, which has tasks: ng eval run calculator --model local")
+        raise
 
 
 def _rows_of_folders(config: DictConfig) -> Path:

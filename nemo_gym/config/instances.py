@@ -206,7 +206,8 @@ def require_instances(config: DictConfig) -> list[ServerInstance]:
         return instances
     raise NoServerInstancesError(
         "the configuration defines no servers, so there is nothing to run",
-        hint='name config files: "+config_paths=[resources_servers/<name>/configs/<name>.yaml,'
+        hint="name an environment and a model (calculator --model local), or config files: "
+        '"+config_paths=[resources_servers/<name>/configs/<name>.yaml,'
         'responses_api_models/<name>/configs/<name>.yaml]"',
     )
 

@@ -153,12 +153,12 @@ class AttemptFolders:
     """Where the folders of attempts lie."""
 
     def __init__(self, base: Path | None = None) -> None:
-        self._base = base or Path(tempfile.gettempdir()) / f"ng-programs-{getpass.getuser()}"
+        self.base = base or Path(tempfile.gettempdir()) / f"ng-programs-{getpass.getuser()}"
 
     def open(self) -> AttemptFolder:
         """A folder for one attempt; it is made when its context is entered."""
-        self._base.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return AttemptFolder(Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=self._base)))
+        self.base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return AttemptFolder(Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=self.base)))
 
     @asynccontextmanager
     async def attempt(self) -> AsyncIterator[AttemptFolder]:
@@ -171,9 +171,9 @@ class AttemptFolders:
 
     def remove_abandoned(self) -> None:
         """Remove what processes left that were killed."""
-        if not self._base.is_dir():
+        if not self.base.is_dir():
             return
-        for folder in self._base.iterdir():
+        for folder in self.base.iterdir():
             owner = folder.name.partition("-")[0]
             if owner.isdigit() and not is_running(int(owner)):
                 shutil.rmtree(folder, onerror=_make_removable)

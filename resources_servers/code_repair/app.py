@@ -13,7 +13,7 @@ from nemo_gym.base_resources_server import BaseSeedSessionResponse, BaseVerifyRe
 from nemo_gym.reward_profile import compute_subset_metrics
 from nemo_gym.sandbox import LazyRunner, SandboxSettings, World, WorldFileError, WorldSpec
 from nemo_gym.server_utils import SESSION_ID_KEY
-from resources_servers.code_repair.packages import files_of, package_named, test_runner
+from resources_servers.code_repair.packages import files_of, package_named, pytest_folder
 from resources_servers.code_repair.tasks import Files, RepairTask, is_module, visible_files
 from resources_servers.code_repair.trial import LIMITS, judge
 from resources_servers.workspace.app import WorkspaceConfig, WorkspaceServer
@@ -66,14 +66,14 @@ class CodeRepairServer(WorkspaceServer):
         """Configure a second sandbox, in which repairs are tested."""
         super().model_post_init(context)
         isolation = self.config.sandbox_isolation
-        self._judging = LazyRunner(SandboxSettings(isolation=isolation, limits=LIMITS, readable=[test_runner()]))
+        self._judging = LazyRunner(SandboxSettings(isolation=isolation, limits=LIMITS, readable=[pytest_folder()]))
 
     async def world_spec(self, task: RepairTask) -> WorldSpec:  # type: ignore[override]  # of another kind of row
         """A world with pytest, but without a package that the agent could copy from."""
         spec = await super().world_spec(_ANY_START)
         root = package_named(task.package).root
-        environment = {"PYTHONPATH": f"{test_runner()}:{root or '.'}", "PYTHONHASHSEED": "0"}
-        return replace(spec, environment=environment, readable=[test_runner()])
+        environment = {"PYTHONPATH": f"{pytest_folder()}:{root or '.'}", "PYTHONHASHSEED": "0"}
+        return replace(spec, environment=environment, readable=[pytest_folder()])
 
     async def prepare(self, task: RepairTask, world: World) -> None:  # type: ignore[override]
         """Write the broken package."""

@@ -17,7 +17,7 @@ from nemo_gym.data.task_generator import GeneratorCommand, Row, check_request
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox import Runner, SandboxLimits, SandboxSettings, sandbox_runner
 from resources_servers.code_repair.mutations import Kind, Mutation, functions_of, mutations_of
-from resources_servers.code_repair.packages import PACKAGES, Package, files_of, test_runner
+from resources_servers.code_repair.packages import PACKAGES, Package, files_of, pytest_folder
 from resources_servers.code_repair.reports import task_row
 from resources_servers.code_repair.tasks import RepairTests, broken_source, file_of, is_module, key_of, without_tests
 from resources_servers.code_repair.trial import LIMITS, TestReport, run_tests
@@ -176,7 +176,7 @@ async def generate(
     level = LEVELS[difficulty]
     rows: list[Row] = []
     seen = set(exclude)
-    async with sandbox_runner(SandboxSettings(limits=LIMITS, readable=[test_runner()])) as runner:
+    async with sandbox_runner(SandboxSettings(limits=LIMITS, readable=[pytest_folder()])) as runner:
         streams = []
         for package in packages:
             # A seed of text gives the same sequence on every platform and in every process.

@@ -93,7 +93,7 @@ def files_of(name: str) -> Mapping[str, bytes]:
     return {name: content for name, content in files.items() if not _is_ballast(name)}
 
 
-def test_runner() -> Path:
+def pytest_folder() -> Path:
     """The folder with pytest, for programs in a sandbox."""
     return unpack_wheels(TEST_RUNNER, cache_folder(os.environ))
 

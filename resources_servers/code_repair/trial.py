@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from nemo_gym.sandbox import Runner, SandboxLimits
-from resources_servers.code_repair.packages import Package, files_of, package_named, test_runner
+from resources_servers.code_repair.packages import Package, files_of, package_named, pytest_folder
 from resources_servers.code_repair.tasks import Files, RepairTask, verified_files
 
 LIMITS: Final = SandboxLimits(cpu_s=60, wall_s=120, memory_mib=1024, file_mib=64, disk_mib=256, output_kib=8192)
@@ -57,7 +57,7 @@ async def run_tests(
     limits: SandboxLimits = LIMITS,
 ) -> TestReport:
     """Run the tests at some paths on these files."""
-    request = {"roots": [package.root], "paths": list(paths), "trace": trace, "pytest": str(test_runner())}
+    request = {"roots": [package.root], "paths": list(paths), "trace": trace, "pytest": str(pytest_folder())}
     result = await runner.run(
         _DRIVER.read_text("utf-8"), stdin=json.dumps(request).encode(), files=files, limits=limits
     )

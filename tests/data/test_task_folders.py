@@ -117,3 +117,15 @@ def test_older_names_and_canaries_are_understood(tmp_path: Path) -> None:
 def test_variables_come_from_the_environment_or_their_defaults() -> None:
     given = {"A": "${HOME_OF_A}/x", "B": "${NONE:-other}", "C": "plain $HOME"}
     assert resolved(given, {"HOME_OF_A": "/a"}) == {"A": "/a/x", "B": "other", "C": "plain $HOME"}
+
+
+def test_the_format_own_library_reads_the_examples_in_the_same_way() -> None:
+    theirs = pytest.importorskip("harbor.models.task.task")
+    for folder in find_task_folders(EXAMPLES):
+        assert theirs.Task.is_valid_dir(folder), folder
+        task, own = theirs.Task(folder), read_task_folder(folder)
+        asked, config = own.settings.environment, task.config
+        assert task.instruction.strip() == own.instruction
+        assert (config.environment.memory_mb, config.environment.storage_mb) == (asked.memory_mb, asked.storage_mb)
+        assert config.verifier.timeout_sec == own.settings.verifier.timeout_sec
+        assert (config.environment.env, config.solution.env) == (asked.env, own.settings.solution.env)

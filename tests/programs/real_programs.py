@@ -9,7 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +174,9 @@ except OSError:
     pass
 """
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "the endpoint fails from the start": ({"faults": [status(500)] * 1000}, "model_error"),
-    "the endpoint fails after the first answer": ({"faults": [None, *[status(500)] * 1000]}, "model_error"),
-    "the endpoint refuses the key": ({"faults": [status(401)] * 1000}, "auth"),
+    "the endpoint fails from the start": ({"broken": 500}, "model_error"),
+    "the endpoint fails after the first answer": ({"faults": [None], "broken": 500}, "model_error"),
+    "the endpoint is overloaded": ({"broken": 429}, "rate_limited"),
     "it does not start": ({"wrap": "echo broken >&2; exit 1"}, "agent_start"),
     "it hangs before it asks": ({"wrap": "sleep 600", "timeout_s": 2}, "agent_start"),
     "it hangs afterwards": ({"wrap": '"$@"; sleep 600', "timeout_s": 45}, "agent_timeout"),
@@ -194,18 +194,22 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_fault_has_its_class(name: str, fault: str, tmp_path: Path, endpoint: ScriptedEndpoint) -> None:
+def test_a_fault_has_its_class(
+    name: str, fault: str, tmp_path: Path, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", "1")
     given, kind = FAULTS[fault]
     settings = dict(given)
+    failures, broken = tmp_path / "rollouts_failures.jsonl", settings.pop("broken", None)
+    if broken is not None:  # until the first attempt has failed
+        endpoint.broken = lambda: None if failures.is_file() and failures.stat().st_size else status(broken)()
     endpoint.faults, endpoint.delay_s = list(settings.pop("faults", [])), settings.pop("delay_s", 0.0)
     if script := settings.pop("wrap", None):
-        program = Program(program=name)
-        settings["command"] = ["sh", "-c", script, "program", *program.command]
+        settings["command"] = ["sh", "-c", script, "program", *Program(program=name).command]
         settings |= {"env.NG_BASE": "{base_url}", "env.NG_KEY": "{api_key}"}
-    with pytest.raises(RolloutError):
+    with nullcontext() if broken else pytest.raises(RolloutError):
         collected(tmp_path, name, endpoint.url, endpoint="chat_completions", settings={"patience_s": 1, **settings})
-    lines = (tmp_path / "rollouts_failures.jsonl").read_text().splitlines()
-    failed = json.loads(lines[0])
+    failed = json.loads(failures.read_text().splitlines()[0])
     assert failed["_ng_failure_class"] == kind, failed["error_message"]
-    assert ("_ng_owed" in failed) == (kind in ("model_error", "auth"))
+    assert ("_ng_owed" in failed) == (broken is not None)  # such a failure uses up no attempt
     assert not list(processes_of("HOME", str(tmp_path)))

@@ -56,6 +56,7 @@ class ScriptedEndpoint:
         self.faults: list[Fault] = []
         self.url = ""
         self.delay_s = 0.0
+        self.broken: Callable[[], web.Response | None] | None = None  # asked for each request after the faults
         self.command = COMMAND
 
     # ---- the rule ---------------------------------------------------------------------------------------------------
@@ -125,6 +126,8 @@ class ScriptedEndpoint:
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
         fault = self.faults.pop(0) if self.faults else None
+        if fault is None and self.broken is not None and not self.faults:
+            return self.broken()
         return fault() if fault is not None else None
 
     async def models(self, request: web.Request) -> web.Response:

@@ -226,6 +226,65 @@ def test_the_program_is_told_its_deadline_and_sees_nothing_of_ours(
     assert files == ["given.txt"]
 
 
+MCP_ENVIRONMENT = """
+import nemo_gym
+
+environment = nemo_gym.Environment(tasks=[{"prompt": "p", "letter": "a"}, {"prompt": "p", "letter": "b"}])
+
+
+@environment.setup
+def setup(task):
+    return {"letter": task["letter"], "asked": 0}
+
+
+@environment.tool
+def letter(state: dict) -> str:
+    "The letter of this rollout."
+    state["asked"] += 1
+    return state["letter"]
+
+
+@environment.verify
+def verify(task, response, state):
+    return {"reward": float(task["letter"] in response.text), "asked": state["asked"]}
+"""
+MCP_PROGRAM = """
+ask()
+def rpc(method, **params):
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    return json.load(urllib.request.urlopen(urllib.request.Request(os.environ["MCP"], body, headers)))["result"]
+assert [tool["name"] for tool in rpc("tools/list")["tools"]] == ["letter"]
+print(rpc("tools/call", name="letter", arguments={})["content"][0]["text"])
+"""
+
+
+@pytest.mark.parametrize("where", ["host", "sandbox"])
+def test_tools_come_by_an_address_of_the_rollout(
+    tmp_path: Path, endpoint: ScriptedEndpoint, where: str, request: pytest.FixtureRequest
+) -> None:
+    pytest.importorskip("mcp")
+    if where == "sandbox":
+        request.getfixturevalue("namespaces")
+    (tmp_path / "environment.py").write_text(MCP_ENVIRONMENT)
+    indented = "".join(f"    {line}\n" for line in (ASK + MCP_PROGRAM).splitlines())
+    more = 'with_tools: {env: {MCP: "{mcp_url}"}}\nfinal_answer: stdout\n'
+    (tmp_path / "mine.yaml").write_text(f"{SETTINGS}{more}files:\n  ~/agent.py: |\n{indented}")
+    run = nemo_gym.collect(
+        str(tmp_path / "environment.py"),
+        model="openai:scripted",
+        base_url=endpoint.url,
+        api_key="none",
+        model_settings={"endpoint": "chat_completions"},
+        agent=str(tmp_path / "mine.yaml"),
+        settings={
+            "environment.resources_servers.environment_file.expose_tools_over_mcp": True,
+            "mine.responses_api_agents.program_agent.where": where,
+        },
+    )
+    assert sorted((rollout.reward, rollout.fields["asked"]) for rollout in run) == [(1.0, 1), (1.0, 1)]
+
+
 # ---- functions -------------------------------------------------------------------------------------------------------
 FUNCTION = """
 import pathlib

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from nemo_gym.errors import ConfigError
-from nemo_gym.sandbox import SandboxSettings, open_runner
 from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.opening import open_for
 from tests.programs.scripted_endpoint import ScriptedEndpoint, scripted_endpoint
@@ -58,19 +56,7 @@ def endpoint() -> Iterator[ScriptedEndpoint]:
         yield served
 
 
-@pytest.fixture(scope="module")
-def _namespaces() -> None:
-    async def check() -> None:
-        runner = await open_runner(SandboxSettings(isolation="namespaces"))
-        await runner.aclose()
-
-    try:
-        asyncio.run(check())
-    except ConfigError as error:
-        pytest.skip(f"no namespaces here: {error}")
-
-
-@pytest.mark.usefixtures("_namespaces")
+@pytest.mark.usefixtures("namespaces")
 def test_only_its_own_model_is_reached_from_the_sandbox(
     collect: Callable[..., dict[str, Any]], endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:

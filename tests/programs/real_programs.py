@@ -174,9 +174,9 @@ except OSError:
     pass
 """
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "the endpoint fails from the start": ({"broken": 500}, "model_error"),
-    "the endpoint fails after the first answer": ({"faults": [None], "broken": 500}, "model_error"),
-    "the endpoint is overloaded": ({"broken": 429}, "rate_limited"),
+    "the endpoint fails from the start": ({"broken": 500, "timeout_s": 45}, "model_error"),
+    "the endpoint fails after the first answer": ({"faults": [None], "broken": 500, "timeout_s": 45}, "model_error"),
+    "the endpoint is overloaded": ({"broken": 429, "timeout_s": 45}, "rate_limited"),
     "it does not start": ({"wrap": "echo broken >&2; exit 1"}, "agent_start"),
     "it hangs before it asks": ({"wrap": "sleep 600", "timeout_s": 2}, "agent_start"),
     "it hangs afterwards": ({"wrap": '"$@"; sleep 600', "timeout_s": 45}, "agent_timeout"),

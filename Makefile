@@ -95,7 +95,7 @@ bench-all: bench ## these and all other measurements: scale, concurrency, viewer
 	$(BIN)/python benchmarks_perf/bench_mcp.py
 	$(BIN)/python benchmarks_perf/bench_local_model.py
 
-agents: $(DEV) ## run Codex, Claude Code and nine other programs as agents, with faults (PROGRAMS=codex,aider; installs 2 GB, half an hour)
+agents: $(DEV) ## run Codex, Claude Code and nine other programs as agents, with faults (PROGRAMS=codex,aider; installs 2 GB, an hour)
 	$(BIN)/python -m pytest -q -s -n 0 --timeout 180 tests/programs/real_programs.py
 	PYTHONPATH=. $(BIN)/python tests/programs/kill_programs.py
 

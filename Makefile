@@ -21,7 +21,7 @@ define set_up
 	@touch $@
 endef
 
-.PHONY: help demo train test clients check format ray-chaos worlds lowest engines bench bench-all mutants soak soak-kills clean
+.PHONY: help demo train test clients check format ray-chaos worlds lowest engines bench bench-all agents mutants soak soak-kills clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -94,6 +94,10 @@ bench-all: bench ## these and all other measurements: scale, concurrency, viewer
 	$(BIN)/python benchmarks_perf/bench_sandbox.py
 	$(BIN)/python benchmarks_perf/bench_mcp.py
 	$(BIN)/python benchmarks_perf/bench_local_model.py
+
+agents: $(DEV) ## run Codex, Claude Code and nine other programs as agents, with faults (PROGRAMS=codex,aider; installs 2 GB, half an hour)
+	$(BIN)/python -m pytest -q -s -n 0 --timeout 180 tests/programs/real_programs.py
+	PYTHONPATH=. $(BIN)/python tests/programs/kill_programs.py
 
 mutants: $(DEV) ## change the code on purpose and see whether the tests notice (ARGS="--seed 2"; half an hour)
 	$(BIN)/python scripts/mutants.py $(ARGS)

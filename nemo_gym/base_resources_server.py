@@ -26,6 +26,7 @@ from nemo_gym.schemas.rows import ROLLOUT_ID_KEY_NAME, AggregateMetrics, Aggrega
 from nemo_gym.server_utils import BaseServer, SimpleServer
 from nemo_gym.servers.direct.replies import JsonResponse
 from nemo_gym.servers.mcp_endpoint import (
+    TOKEN_IN_PATH,
     MCPEndpoint,
     function_server,
     gym_tool,
@@ -206,7 +207,8 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         # Added to the routes before the tools of a subclass, which may have a catch-all route.
         if self._offers_mcp():
             endpoint = MCPEndpoint(self.mcp_server(app), name=self.config.name)
-            app.router.routes.append(Route(self.mcp_url_path, endpoint, include_in_schema=False))
+            for path in (self.mcp_url_path, f"{self.mcp_url_path}/{{{TOKEN_IN_PATH}}}"):
+                app.router.routes.append(Route(path, endpoint, include_in_schema=False))
 
             def metadata(request: Request, seed_body: dict[str, Any]) -> MCPServerMetadata:
                 return endpoint.watch(self._mcp_metadata(request, seed_body))

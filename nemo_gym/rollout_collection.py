@@ -41,7 +41,7 @@ from nemo_gym.rollouts.agents import RUN_PATH, AgentClient, Agents, agents_of
 from nemo_gym.rollouts.attempt import AgentAttempt, as_completed, attempt_through
 from nemo_gym.rollouts.concurrency import limit_for
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.memory import MemoryLimit
+from nemo_gym.rollouts.memory_limit import MemoryLimit
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.plan import PlanSource, PlanSpec, resolve_overrides
 from nemo_gym.rollouts.run import CollectionRun, RunControl, RunListener, StopSwitch, run_collection

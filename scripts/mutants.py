@@ -52,9 +52,9 @@ TESTS: Final = {
     "metrics/compare": "tests/metrics/test_compare.py",
     "metrics/statistics": "tests/metrics",
     "metrics/table": "tests/metrics",
-    "metrics/profile": "tests/test_reward_profile.py",
+    "metrics/profile": "tests/test_reward_profile.py tests/cli/test_derived_outputs.py tests/io/test_files.py",
     "exporting/dpo": "tests/export/test_formats.py tests/export/test_select.py",
-    "exporting/tokens": "tests/export/test_formats.py tests/export/test_select.py",
+    "exporting/tokens": "tests/export/test_formats.py tests/export/test_select.py tests/training/test_sequences.py",
     "exporting/records": "tests/export/test_records.py tests/export/test_select.py tests/export/test_dataset.py",
     "exporting/select": "tests/export/test_select.py tests/export/test_formats.py",
     "servers/http/client": "tests/servers/http",
@@ -76,6 +76,19 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "_, in_a, in_b = np.intersect1d(first.label, second.label, assume_unique=True, return_indices=True)",
         "True to False",
     ): "labels are unique",
+    ("metrics/statistics", "_DRAWS_AT_A_TIME: Final = 50_000  # few enough to stay in the cache", "50000 to 50001"): (
+        "only a size of pieces"
+    ),
+    (
+        "metrics/compare",
+        "_, in_old, in_new = np.intersect1d(_keys(old), _keys(new), assume_unique=True, return_indices=True)",
+        "True to False",
+    ): "keys are unique",
+    (
+        "rollouts/store/history",
+        "return key.task * MAX_ROLLOUTS + key.rollout",
+        "Mult to Div",
+    ): "floats are keys as well",
     ("metrics/pass_at_k", "if reward is None or not known.any():", "Or to And"): "without rewards none is known",
 }
 COMPARED: Final = {

@@ -25,6 +25,7 @@ LAYERS = [
     "config",
     "filters",
     "capture",
+    "programs",
     "servers",
     "rollouts",
     "executors",

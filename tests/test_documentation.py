@@ -74,6 +74,7 @@ GENERATED = tuple(
         "python_code",
         "reasoning_gym",
         "verifiable_instructions",
+        "workspace",
     )
 )
 

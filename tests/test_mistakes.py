@@ -167,6 +167,21 @@ MISTAKES = {
         ),
     ),
     "a command with a hyphen": Mistake("ng collect-rollouts", 2, ("missing parameters: input_jsonl_fpath",)),
+    "a command alone": Mistake(
+        "ng eval run", 2, ("missing parameters: input_jsonl_fpath", "name an environment, which has tasks: ng eval run")
+    ),
+    "nothing to run": Mistake("ng_run", 1, ("defines no servers", "hint: name an environment and a model (calculator")),
+    "a flag named after a parameter": Mistake(
+        "ng eval run calculator --num-samples-in-parallel 4", 2, ("--concurrency sets num_samples_in_parallel",)
+    ),
+    "a model without its provider": Mistake(
+        "ng eval run calculator --model gpt-4o", 1, ("--model local, openai:NAME, anthropic:NAME or vllm:NAME",)
+    ),
+    "an address without a scheme": Mistake(
+        "ng eval run calculator --model openai:m --model-url localhost:8000/v1 --model-api-key k",
+        1,
+        ("'localhost:8000/v1' is not a complete address", "hint: write the address with its scheme"),
+    ),
     "a command that does not exist": Mistake(
         "ng evaluate",
         2,

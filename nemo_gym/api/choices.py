@@ -1,8 +1,8 @@
 """What ``collect`` may be given as environment, agent and tasks, and the configuration that follows from it.
 
 An environment is the name of a shipped one, a folder, a configuration file, a Python file, a server class, or an
-``Environment``. An agent is the name of a server, or a function. Tasks are a file, dictionaries, anything that yields
-dictionaries (such as a Hugging Face dataset), or the name of one of the environment's own datasets.
+``Environment``. An agent is the name of a server or of a program, or a function. Tasks are a file, dictionaries,
+anything that yields dictionaries (such as a Hugging Face dataset), or the name of one of the environment's datasets.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,16 +19,24 @@ from nemo_gym.api.environment import Environment
 from nemo_gym.api.environment_file import ServerClass, environment_name, hosting_blocks, load_environment
 from nemo_gym.api.functions import AgentFunction, ModelFunction, function_agent, function_model
 from nemo_gym.api.models import named_model
+from nemo_gym.api.session_functions import SessionFunction, session_agent, takes_session
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.config.addresses import server_names
-from nemo_gym.config.keys import POLICY_MODEL, RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
+from nemo_gym.config.keys import (
+    POLICY_MODEL,
+    PROGRAM_AGENT,
+    RESOURCES_SERVERS,
+    RESPONSES_API_AGENTS,
+    RESPONSES_API_MODELS,
+)
 from nemo_gym.config.locate import find_readable
 from nemo_gym.config.short_names import find_environment
 from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.io.json import encode_json
+from nemo_gym.programs.program import is_function_place, ready_made_programs
 
 EnvironmentSource = str | Path | Environment | ServerClass
-AgentSource = str | AgentFunction
+AgentSource = str | AgentFunction | SessionFunction
 TaskSource = str | Path | Iterable[Mapping[str, Any]] | Callable[[], Iterable[Mapping[str, Any]]]
 
 CONFIGURATIONS: Final = (".yaml", ".yml")
@@ -125,24 +133,45 @@ def choose_agent(given: AgentSource | None, config: DictConfig) -> str:
     raise ConfigError(f"the environment has {problem}", hint=f"choose one with agent=: {', '.join(known)}")
 
 
-def function_choice(agent: AgentFunction, config: DictConfig) -> Choice:
+def function_choice(agent: AgentFunction | SessionFunction, config: DictConfig) -> Choice:
     """The configuration of an agent that calls a function, in place of the environment's own agent."""
+    name = f"{agent.__name__}_agent"
+    server = session_agent(agent) if takes_session(agent) else function_agent(agent)
+    return Choice(values={name: _agent_block("function", {}, config)}, classes={name: server})
+
+
+def program_name(agent: Any) -> str | None:
+    """What an agent is called that is a ready-made program, a YAML file with one, or ``FILE.py:FUNCTION``."""
+    if not isinstance(agent, str):
+        return None
+    if is_function_place(agent):
+        return agent.rpartition(":")[2]
+    return Path(agent).stem if agent in ready_made_programs() or agent.endswith(CONFIGURATIONS) else None
+
+
+def program_choice(agent: str, name: str, config: DictConfig) -> Choice:
+    """The configuration of a program as agent, in place of the environment's own agent."""
+    settings = {"function" if is_function_place(agent) else "program": agent}
+    return Choice(values={name: _agent_block(PROGRAM_AGENT, settings, config)})
+
+
+def _agent_block(implementation: str, settings: Mapping[str, Any], config: DictConfig) -> dict[str, Any]:
+    """An agent for the one resources server of a configuration, whose model is the policy."""
     servers = server_names(config, RESOURCES_SERVERS)
     if len(servers) != 1:
         raise ConfigError(
-            f"a function as agent needs one resources server, and the environment has {len(servers)}",
+            f"this agent needs one resources server, and the environment has {len(servers)}",
             hint="use an environment with one resources server",
         )
     refs = {
         "resources_server": {"type": RESOURCES_SERVERS, "name": servers[0]},
         "model_server": {"type": RESPONSES_API_MODELS, "name": POLICY_MODEL},
     }
-    name = f"{agent.__name__}_agent"
     agents = [config[each][RESPONSES_API_AGENTS] for each in server_names(config, RESPONSES_API_AGENTS)]
     # The tasks of an environment are listed with its own agent.
     datasets = [each for servers in agents for server in servers.values() for each in server.get("datasets") or ()]
-    block = {name: {RESPONSES_API_AGENTS: {"function": {"entrypoint": "app.py", **refs, "datasets": datasets}}}}
-    return Choice(values=block, classes={name: function_agent(agent)})
+    block = {"entrypoint": "app.py", **refs, **settings, "datasets": datasets}
+    return {RESPONSES_API_AGENTS: {implementation: block}}
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------

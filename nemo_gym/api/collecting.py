@@ -28,6 +28,8 @@ from nemo_gym.api.choices import (
     choose_environment,
     choose_model,
     function_choice,
+    program_choice,
+    program_name,
     task_file,
 )
 from nemo_gym.api.environment_file import refuse_while_loading
@@ -41,8 +43,9 @@ from nemo_gym.api.folder_tasks import (
 from nemo_gym.api.functions import ModelFunction
 from nemo_gym.api.gyms import collect_in_gym
 from nemo_gym.api.runs import OwnedFolder, Run
+from nemo_gym.config.addresses import server_names
 from nemo_gym.config.instances import read_instances
-from nemo_gym.config.keys import CONFIG_PATHS
+from nemo_gym.config.keys import CONFIG_PATHS, RESPONSES_API_AGENTS
 from nemo_gym.config.locate import find_env_file
 from nemo_gym.config.parse import ParsedConfig, parse_config, unknown_keys
 from nemo_gym.errors import ConfigError, RolloutError, UnfinishedRunError, nearest
@@ -115,10 +118,7 @@ def prepare(
     if folders is None or agent not in WITHOUT_MODEL:
         choice.add(choose_model(model, base_url=base_url, api_key=api_key, settings=model_settings))
     choice.values |= settings or {}
-    if callable(agent):
-        agent = choice.add(function_choice(agent, compose(choice)))
-    config = compose(choice, settings or {})
-    name = choose_agent(agent or (None if folders is None else DEFAULT_AGENT), config)
+    config, name = _with_agent(choice, agent or (None if folders is None else DEFAULT_AGENT), settings or {})
     owned = OwnedFolder() if output is None else None
     folder = owned.path if owned is not None else user_cache(os.environ) / "tasks"
     output = output if owned is None else folder / "rollouts.jsonl"
@@ -146,6 +146,23 @@ def _named(environment: EnvironmentSource | None) -> EnvironmentSource:
             hint="name an environment, or give tasks= the path of a folder with a task.toml in it or below",
         )
     return environment
+
+
+def _with_agent(choice: Choice, agent: AgentSource | None, settings: Iterable[str]) -> tuple[DictConfig, str]:
+    """The configuration with the agent that was asked for, and the agent's name."""
+    name = f"{agent.__name__}_agent" if callable(agent) else program_name(agent)
+    if name is None:
+        config = compose(choice, settings)
+        return config, choose_agent(agent, config)
+    # Settings of an agent that is not there yet can only be read afterwards.
+    own = {key: choice.values.pop(key) for key in [*choice.values] if key.startswith(f"{name}.")}
+    config = compose(choice)
+    if name not in server_names(config, RESPONSES_API_AGENTS):
+        added = function_choice(agent, config) if callable(agent) else program_choice(str(agent), name, config)
+        choice.add(added)
+    choice.values |= own
+    config = compose(choice, settings)
+    return config, choose_agent(name, config)
 
 
 def compose(choice: Choice, settings: Iterable[str] = ()) -> DictConfig:
@@ -248,7 +265,8 @@ def collect(
     ``model``           "local", "openai:NAME", "anthropic:NAME", "vllm:NAME", a model server, or an async function.
     ``tasks``           a file, dictionaries, or the name of a dataset of the environment; by default its examples.
                         Without an environment, a folder of tasks in Harbor's format.
-    ``agent``           the name of an agent, or ``async def agent(task, model, tools)``.
+    ``agent``           the name of an agent or of a program ("codex"), or an async function:
+                        ``agent(task, model, tools)``, or ``agent(task, session)`` with a client of its own.
     ``output``          the rollout file; without it, a temporary folder that lives as long as the run.
     ``resume``          continue an earlier run with the same output.
     ``repeats``         rollouts of each task.

@@ -30,7 +30,7 @@ _loading: ContextVar[Path | None] = ContextVar("environment_file_being_loaded", 
 def load_environment(file: str | Path) -> Environment | ServerClass:
     """The environment that a file defines: its one ``Environment``, or its one server class."""
     path = find_environment_file(file)
-    module = _import(path.resolve())
+    module = import_user_file(path.resolve())
     environments = {id(value): value for value in vars(module).values() if isinstance(value, Environment)}
     if len(environments) == 1:
         (environment,) = environments.values()
@@ -64,7 +64,7 @@ def environment_name(file: Path) -> str:
 
 def symbol_in(file: Path, environment: Environment | ServerClass) -> str:
     """The name that an environment has in its file."""
-    return next(name for name, value in vars(_import(file.resolve())).items() if value is environment)
+    return next(name for name, value in vars(import_user_file(file.resolve())).items() if value is environment)
 
 
 def load_server_class(file: str | Path) -> ServerClass:
@@ -78,8 +78,8 @@ def _is_own_server(value: Any, module: ModuleType) -> TypeGuard[ServerClass]:
     return is_server and value.__module__ == module.__name__
 
 
-def _import(path: Path) -> ModuleType:
-    """Import a file once; its neighbours can be imported by their bare names, as in a script."""
+def import_user_file(path: Path) -> ModuleType:
+    """Import a Python file of the user once; its neighbours can be imported by their bare names, as in a script."""
     name = f"nemo_gym_environments.{path.stem}_{abs(hash(path)):x}"
     if name in sys.modules:
         return sys.modules[name]

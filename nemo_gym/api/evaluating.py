@@ -1,6 +1,7 @@
 """What else Python can do with rollouts: merge them, score them again, and run a published benchmark."""
 
 import logging
+import os
 import re
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,7 +17,7 @@ from nemo_gym.api.functions import ModelFunction
 from nemo_gym.api.gyms import reach_gym
 from nemo_gym.api.runs import Run
 from nemo_gym.api.verifying import ReverifyConfig, reverify_in_gym, select_servers
-from nemo_gym.benchmarks import benchmarks_in
+from nemo_gym.benchmarks import benchmarks_in, prepare_benchmarks
 from nemo_gym.config.instances import read_instances
 from nemo_gym.config.keys import CONFIG_PATHS, DUMMY_MODEL
 from nemo_gym.config.parse import parse_config
@@ -26,6 +27,7 @@ from nemo_gym.data.prepare import MissingDatasetError
 from nemo_gym.errors import ConfigError
 from nemo_gym.exporting.export_report import ExportReport
 from nemo_gym.global_config import GlobalConfigDictParserConfig
+from nemo_gym.io.files import user_cache
 from nemo_gym.rollout_aggregation import Aggregation, RolloutAggregationConfig, RolloutAggregationHelper
 from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S
 from nemo_gym.rollouts.reverify import SavedRollouts
@@ -90,15 +92,19 @@ def reverify(run: RunSource, environment: EnvironmentSource, output: str | Path,
     return Run(summary.files.rollouts)
 
 
-def benchmark(name: str, *, model: str | ModelFunction = "local", output: str | Path, **options: Any) -> Run:
+def benchmark(
+    name: str, *, model: str | ModelFunction = "local", output: str | Path | None = None, **options: Any
+) -> Run:
     """Prepare a published benchmark, and run it as its protocol says; takes the options of ``collect``."""
     choice = choose_environment(name)
     config = parse_config(pairs={CONFIG_PATHS: choice.config_paths}, initial=NO_MODEL).config
     found = next(benchmarks_in(name, Path(), config), None)
     if found is None:
         raise ConfigError(f"{name} is not a benchmark", hint="ng_list_benchmarks lists those that there are")
-    folder = Path(output).parent / "preprocessed_datasets"
-    tasks = prepared_tasks(config, "benchmark", folder=folder, reuse=bool(options.get("resume")))
+    prepare_benchmarks(config, use_cached=True)
+    folder = user_cache(os.environ) / "benchmarks" / found.dataset.name if output is None else Path(output).parent
+    reuse = bool(options.get("resume"))
+    tasks = prepared_tasks(config, "benchmark", folder=folder / "preprocessed_datasets", reuse=reuse)
     chosen = {"agent": found.agent_name, **options}
     return collect(name, model=model, output=output, tasks=tasks, **chosen)
 

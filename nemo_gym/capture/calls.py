@@ -244,9 +244,15 @@ class AttemptCalls:
         self.size += call.hold(input=json_text(conversation[begun:]), output=json_text(output))
 
     def taken(self, delivered: Iterable[str]) -> list[CallFields]:
-        """All calls in order. Those that the caller has got already come without their items."""
+        """All calls in order. Those that the caller has got already come without their items.
+
+        What a program asked first comes in any case: only its answer is delivered.
+        """
         known = frozenset(delivered)
-        return [call.fields(items=call.id not in known) for call in self.calls.values()]
+        calls = self.calls.values()
+        return [
+            call.fields(items=call.id not in known or (call.parent is None and call.outlined > 0)) for call in calls
+        ]
 
 
 class CallStore:

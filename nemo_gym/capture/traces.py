@@ -4,8 +4,9 @@ The response stays what the agent made it: the chain that ends in its answer. Ca
 too (a sub-agent, history that was compacted or edited later). Each of them is in exactly one trace, a chain of calls in
 which each continues the one before. So every sampled token has one owner.
 
-A row has traces if there are calls outside its response, or if the agent changed its history within it. The first
-stands for the response itself (``{"response": true}``). Each of the others has
+A row has traces if there are calls outside its response, if the agent changed its history within it, or if a program
+made the calls. The first stands for the response itself (``{"response": true}``, of a program with the first
+``input``). Each of the others has
 
 - ``input``: the items before its first call, all of them or those added to the conversation of ``parent``,
 - ``output``: its items in order, with tokens, as in a response,
@@ -66,9 +67,10 @@ def complete(record: dict[str, Any], calls: Sequence[CallFields]) -> None:
         elif reference is not None and reference not in captured.place:
             lost += 1
     others = [call for call in calls if call[ID] not in captured.place]
-    if others or any(call[REASON] in INTENDED for call in calls):
-        main = next((call for call in calls if captured.place.get(call[ID]) == MAIN), None)
-        traces = [{"response": True, **(main or {}).get(NOTES, {})}, *_traces(others, captured, writer)]
+    first = next((call for call in calls if captured.place.get(call[ID]) == MAIN), {})
+    if others or INPUT in first or any(call[REASON] in INTENDED for call in calls):
+        asked = {INPUT: first[INPUT]} if INPUT in first else {}
+        traces = [{"response": True, **first.get(NOTES, {}), **asked}, *_traces(others, captured, writer)]
         for trace in traces:
             if FOLLOWS in trace:
                 trace[FOLLOWS] = captured.place.get(trace[FOLLOWS])

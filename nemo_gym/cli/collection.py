@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from pydantic import Field, create_model, field_validator
 
 from nemo_gym.api.checked import check_request_parameters
-from nemo_gym.api.choices import Choice, choose_agent, task_file
+from nemo_gym.api.choices import Choice, choose_agent, program_choice, program_name, task_file
 from nemo_gym.api.evaluating import prepared_tasks
 from nemo_gym.api.folder_tasks import DEFAULT_AGENT, choose_task_folders, names_task_folders, task_folder_rows
 from nemo_gym.api.gyms import SERVE, collect_in_gym, crashes_explained
@@ -98,16 +98,13 @@ def collect_rollouts(arguments: Arguments) -> int:
     folders = arguments.sets("tasks")
     named = named_environments(with_task_folders(arguments) if folders else arguments)
     chosen = named.only
-    config = read_configuration(CollectRolloutsConfig, named.arguments)
+    config = _read_with_program(named.arguments)
     if folders:
-        rows = task_folder_rows(
-            config["tasks"], config, folder=user_cache(os.environ) / "tasks", limit=config.get("limit")
-        )
-        config["input_jsonl_fpath"] = str(rows)
+        config["input_jsonl_fpath"] = str(_rows_of_folders(config))
     if chosen is not None and not config.get("input_jsonl_fpath"):
         config["input_jsonl_fpath"] = str(own_tasks(chosen, config))
         console.note(f"tasks: {config['input_jsonl_fpath']}")
-    parameters = build(CollectRolloutsConfig, config)
+    parameters = _parameters_of(config)
     check_request_parameters(parameters.responses_create_params, prefix="responses_create_params.")
     check_prompt(parameters.prompt_config)
     if parameters.limit == 0:
@@ -116,6 +113,19 @@ def collect_rollouts(arguments: Arguments) -> int:
         parameters.output_jsonl_fpath = str(default_output(parameters, config))
         console.note(f"rollouts: {parameters.output_jsonl_fpath}")
     return report(run_async(collect_until_stopped(config, parameters)))
+
+
+def _parameters_of(config: DictConfig) -> CollectRolloutsConfig:
+    try:
+        return build(CollectRolloutsConfig, config)
+    except UsageError as error:
+        if not config.get("input_jsonl_fpath"):
+            error.reword(f"{error.hint}; or name an environment, which has tasks: ng eval run calculator --model local")
+        raise
+
+
+def _rows_of_folders(config: DictConfig) -> Path:
+    return task_folder_rows(config["tasks"], config, folder=user_cache(os.environ) / "tasks", limit=config.get("limit"))
 
 
 def with_task_folders(arguments: Arguments) -> Arguments:
@@ -132,6 +142,22 @@ def with_task_folders(arguments: Arguments) -> Arguments:
     listed = [*choose_task_folders(agent).config_paths, *(given.get(CONFIG_PATHS) or [])]
     typed = [word for word in arguments.overrides if word.lstrip("+").startswith((f"{CONFIG_PATHS}=", "agent_name="))]
     return arguments.with_pairs({CONFIG_PATHS: listed, "agent_name": agent}, without=typed)
+
+
+def _read_with_program(arguments: Arguments) -> DictConfig:
+    """The configuration, with the program that is named as agent if it is one and not a server."""
+    agent = next((word.partition("=")[2] for word in arguments.overrides if word.startswith("+agent_name=")), None)
+    name = program_name(arguments.pairs.get("agent_name", agent))
+    if name is None:
+        return read_configuration(CollectRolloutsConfig, arguments)
+    # Settings of an agent that is not there yet can only be read afterwards.
+    own = [word for word in arguments.overrides if word.lstrip("+").startswith(f"{name}.")]
+    config = read_configuration(CollectRolloutsConfig, arguments.with_pairs({}, without=own))
+    if name not in server_names(config, RESPONSES_API_AGENTS):
+        choice = program_choice(str(config["agent_name"]), name, config)
+        config = read_configuration(CollectRolloutsConfig, arguments.with_pairs(choice.values, without=()))
+    config["agent_name"] = name
+    return config
 
 
 def own_tasks(chosen: Choice, config: DictConfig) -> Path:

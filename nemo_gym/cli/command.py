@@ -27,7 +27,7 @@ from typing import Any, Final, cast
 
 from nemo_gym.config.keys import POLICY_API_KEY, POLICY_BASE_URL, POLICY_MODEL_NAME
 from nemo_gym.config.short_names import find_configuration
-from nemo_gym.errors import ConfigError, ExitCode, UnfinishedRunError, UsageError, did_you_mean
+from nemo_gym.errors import ConfigError, ExitCode, UnfinishedRunError, UsageError, did_you_mean, nearest
 from nemo_gym.io.process import garbage_collection_paused
 
 _LISTED: Final = "config_paths"
@@ -233,11 +233,21 @@ def read_arguments(given: Sequence[str], flags: Sequence[Flag]) -> Arguments:
     return found
 
 
+def _instead_of(name: str, known: Mapping[str, Flag]) -> str:
+    """What to type instead of a flag that does not exist: it may be called after the parameter that it would set."""
+    parameter = name.lstrip("-").replace("-", "_")
+    for each, flag in known.items():
+        if flag.parameter == parameter and each.startswith("--"):
+            return f"{each} sets {parameter}"
+    hint = did_you_mean(name, known, available="Flags")
+    return hint if nearest(name, known) else f"a parameter without a flag is written +{parameter}=<value>. {hint}"
+
+
 def _read_flag(word: str, following: Iterator[str], flags: Sequence[Flag]) -> tuple[Flag, Any]:
     name, equals, value = word.partition("=")
     known = {name: flag for flag in flags for name in flag.names}
     if name not in known:
-        raise UsageError(f"unknown flag {name}", hint=did_you_mean(name, known, available="Flags"))
+        raise UsageError(f"unknown flag {name}", hint=_instead_of(name, known))
     found = known[name]
     if found.constant is not None:
         if equals:

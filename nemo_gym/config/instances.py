@@ -6,10 +6,11 @@ names and entrypoints may not point outside the server folders.
 """
 
 import logging
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
@@ -44,6 +45,9 @@ from nemo_gym.errors import (
 from nemo_gym.schemas.refs import ServerRef
 
 logger = logging.getLogger(__name__)
+
+_FUNCTION: Final = re.compile(r".+\.py:\w+")  # an entrypoint such as my_agent.py:solve
+_USUAL_ENTRYPOINT: Final = "app.py"
 
 
 def check_references(
@@ -202,7 +206,8 @@ def require_instances(config: DictConfig) -> list[ServerInstance]:
         return instances
     raise NoServerInstancesError(
         "the configuration defines no servers, so there is nothing to run",
-        hint='name config files: "+config_paths=[resources_servers/<name>/configs/<name>.yaml,'
+        hint="name an environment and a model (calculator --model local), or config files: "
+        '"+config_paths=[resources_servers/<name>/configs/<name>.yaml,'
         'responses_api_models/<name>/configs/<name>.yaml]"',
     )
 
@@ -225,7 +230,10 @@ def _instance(server: ServerInstanceConfig, block: DictConfig, locator: Locator)
     if kind != RESOURCES_SERVERS:
         settings.pop("domain", None)
     common = server.get_inner_run_server_config()
-    _check_stays_inside(key, implementation, common.entrypoint, locator)
+    entrypoint, function = common.entrypoint, _FUNCTION.fullmatch(common.entrypoint)
+    if function is not None:  # of the user's own, wherever it is; the server itself is the usual one
+        entrypoint, settings["function"] = _USUAL_ENTRYPOINT, common.entrypoint
+    _check_stays_inside(key, implementation, entrypoint, locator)
     if common.host is None or common.port is None:
         raise ConfigError(
             f"{locator.at(key)}server '{server.name}' has no host and port",
@@ -235,7 +243,7 @@ def _instance(server: ServerInstanceConfig, block: DictConfig, locator: Locator)
         name=server.name,
         server_type=kind,
         implementation=implementation,
-        entrypoint=common.entrypoint,
+        entrypoint=entrypoint,
         host=common.host,
         port=common.port,
         num_workers=common.num_workers,

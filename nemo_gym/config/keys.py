@@ -54,6 +54,7 @@ MISSING: Final = "???"
 
 POLICY_MODEL: Final = "policy_model"
 DUMMY_MODEL: Final = "dummy_model"
+PROGRAM_AGENT: Final = "program_agent"
 ENVIRONMENT_FILE: Final = "environment_file"  # the resources server of environments in files
 POLICY_BASE_URL: Final = "policy_base_url"
 POLICY_API_KEY: Final = "policy_api_key"

@@ -8,10 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TextIO
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
+from typing import Any, Final, TextIO
 
 # tqdm's own lock also works between processes, and since Python 3.14 such a lock starts a process that watches it.
 BAR_LOCK: Final = threading.RLock()
@@ -29,8 +26,8 @@ def shows_bars(stream: TextIO) -> bool:
     return stream.isatty() or is_notebook(stream)
 
 
-def open_bar(stream: TextIO, **options: Any) -> "tqdm[Any]":
-    """A bar on the stream, as wide as the terminal."""
+def open_bar(stream: TextIO, **options: Any) -> Any:
+    """A bar of tqdm on the stream, as wide as the terminal."""
     from tqdm import tqdm  # noqa: PLC0415 - most commands show no bar
 
     tqdm.set_lock(BAR_LOCK)
@@ -54,7 +51,7 @@ def above_bars() -> Iterator[None]:
 class RoomForLogs(logging.Handler):
     """Clears a bar before one of our log records is shown, which would otherwise begin on the bar's line."""
 
-    def __init__(self, bar: "tqdm[Any]") -> None:
+    def __init__(self, bar: Any) -> None:
         super().__init__()
         self._bar = bar
 

@@ -25,6 +25,7 @@ _FLOOD: Final = 64 * MIB
 _PIECE: Final = 1 << 16
 _OUT_OF_TIME: Final = 128 + signal.SIGXCPU
 _FILES: Final = SandboxLimits(wall_s=600, cpu_s=600, output_kib=KIB)
+_OF_THE_CLIENT: Final = ("HOME", "PATH", "TMPDIR", "XDG_", "DOCKER_", "CONTAINER", "PODMAN", "LD_", "SSL_", "DBUS_")
 _SCRATCH: Final = "/tmp"  # noqa: S108 - of the container
 # Tells the host, on the first line of standard error, which session it has to end when the time is over.
 _BEGIN: Final = 'echo "$$" >&2; ulimit -S -t {cpu}; ulimit -H -t {more}; exec "$@"'
@@ -160,10 +161,15 @@ class ContainerWorld(World):
     ) -> "_ContainerProcess":
         cpu = int(line.limits.cpu_s) + 1
         begin = ["/bin/sh", "-c", _BEGIN.format(cpu=cpu, more=cpu + 1), "sh", *line.arguments]
-        settings = [f"--env={name}={value}" for name, value in line.environment.items()]
+        # By name only: values, which may be secret, can be seen in the list of processes. What the client itself reads
+        # is given by value.
+        ours = {name: value for name, value in line.environment.items() if not name.startswith(_OF_THE_CLIENT)}
+        settings = [
+            f"--env={name}" if name in ours else f"--env={name}={value}" for name, value in line.environment.items()
+        ]
         client = [self._engine, "exec", "--interactive", *settings, f"--workdir={line.folder}", self._name, *begin]
         process = _ContainerProcess(self, line.limits, on_output)
-        await process.launch(client)
+        await process.launch(client, {**os.environ, **ours})
         self._running.add(process)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch())
@@ -251,12 +257,12 @@ class _ContainerProcess(WorldProcess):
         self._ending = ProgramEnding.EXITED
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def launch(self, client: Sequence[str]) -> None:
+    async def launch(self, client: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the engine's client."""
         self._started = asyncio.get_running_loop().time()
         pipe = asyncio.subprocess.PIPE
         self._client = await asyncio.create_subprocess_exec(
-            *client, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+            *client, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
         )
         self._do(self._attend())
 

@@ -79,6 +79,11 @@ class FailureClass(StrEnum):
     AUTH = "auth"  # an endpoint does not accept our key
     QUOTA = "quota"  # the account at the provider has nothing left to spend
     REJECTED = "rejected"  # an endpoint refused the request, and would refuse it again
+    AGENT_START = "agent_start"  # a program as agent never asked the model
+    AGENT_TIMEOUT = "agent_timeout"  # it was not ready in time
+    AGENT_MEMORY = "agent_memory"  # it used more memory than it may
+    AGENT_CRASH = "agent_crash"  # it ended with an error
+    GATEWAY_REFUSED = "gateway_refused"  # we did not accept one of its requests
     AGENT_ERROR = "agent_error"  # any other error that an agent replied with
 
 

@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.capture.gateway import ID_FORM, Access, Gateway, GatewayAttempt
 from nemo_gym.conversion.programs.dialects import Dialect, route_of
-from nemo_gym.servers.direct.handlers import read_all
 from nemo_gym.servers.middleware.rollout_scope import PATH_PREFIX
 from nemo_gym.servers.program_exchange import (
     FinishedReply,
@@ -27,6 +26,7 @@ from nemo_gym.servers.program_exchange import (
     send_reply,
 )
 
+LONGEST_REQUEST: Final = 1 << 26
 _MODELS: Final = r"/v1/models(/.*)?|/v1beta/models"
 
 
@@ -69,10 +69,26 @@ class GatewayDoor:
             await send_reply(closed_reply(dialect), send)
         elif route is None:
             await send_reply(await _other(attempt, app, scope, address.path), send)
+        elif (body := await _read(receive)) is None:
+            message = f"a request has at most {LONGEST_REQUEST >> 20} MiB"
+            attempt.refuse(413, message, address.path)
+            await send_reply(error_reply(dialect, 413, message, "request_too_large"), send)
         else:
-            body = await read_all(receive)
             exchange = ProgramExchange(attempt, app, scope, address.path, route)
             await _until_gone(attempt, exchange.answer(body, send), receive)
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The body of a request; None if it is too long, or if the client has gone."""
+    chunks, size = [], 0
+    while True:
+        message = await receive()
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > LONGEST_REQUEST or message["type"] == "http.disconnect":
+            return None
+        if not message.get("more_body"):
+            return b"".join(chunks)
 
 
 def _key(headers: Headers, scope: Scope) -> str:

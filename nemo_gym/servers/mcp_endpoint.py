@@ -39,6 +39,7 @@ from nemo_gym.steps.remote import PendingRollout, pending_steps
 Method = TypeVar("Method", bound=Callable[..., Any])
 GYM_TOOL_MARK = "__gym_tool__"
 RESOURCES_TOOLS_KEY: Final = "resources_tools"
+TOKEN_IN_PATH: Final = "token"  # noqa: S105 - the name of a parameter
 
 
 def load_mcp(module: str) -> Any:
@@ -94,6 +95,7 @@ def function_server(name: str) -> Any:
 class MCPEndpoint:
     """An ASGI app that handles each MCP request separately and makes the request's token available.
 
+    The token is in a header or, for programs that are only given an address, at the end of the path.
     Agents call it with clients of their own, which know nothing of rollouts. So the steps of a call join those of the
     rollout that got the token.
     """
@@ -114,7 +116,10 @@ class MCPEndpoint:
         if scope["method"] != "POST":
             await PlainTextResponse("use POST", status_code=405, headers={"Allow": "POST"})(scope, receive, send)
             return
-        given = Headers(scope=scope).get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER)
+        in_path = scope.get("path_params", {}).get(TOKEN_IN_PATH)
+        given = Headers(scope=scope).get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER) or in_path
+        if in_path:
+            scope = {**scope, "path": scope["path"].removesuffix(f"/{in_path}")}  # steps must not show it
         token = SESSION_TOKEN.set(given)
         try:
             caller = open_span()

@@ -9,8 +9,9 @@ from typing import Final
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 # Matched only where a run of marks begins, and possessively: otherwise a long run would take quadratic time.
 _SENTENCE_END: Final = re.compile(r"(?<![.!?])[.!?]++[\"'\u201d\u2019)]*+(?:\s+|$)")
-_NUMBERED: Final = re.compile(r"([0-9]{1,4})[.)]\s+\S")
-_BULLET: Final = re.compile(r"[-*\u2022]\s+\S")
+# An item has a word: a list of dots is none.
+_NUMBERED: Final = re.compile(r"([0-9]{1,4})[.)]\s+[^\n]*[^\W_]")
+_BULLET: Final = re.compile(r"[-*\u2022]\s+[^\n]*[^\W_]")
 
 
 def words(text: str) -> list[str]:

@@ -24,6 +24,8 @@ MAX_AROUND: Final = 200  # characters around an expected word on the last line
 _NUMBER: Final = re.compile(r"(?<![\w.,])[-+]?\d[\d,]*(?:\.\d+)?(?!\w)")
 # What makes a number a part of another one: a calculation before it, a word after it.
 _CALCULATION: Final = re.compile(r"\d[%)]?[ \t]{0,5}(?:[-+*/\u00d7]|\\times|\\cdot|)[ \t]{0,5}\Z")
+# What a line has that names several values: the expected one is only one of them.
+_ALTERNATIVES: Final = re.compile(r"\bor\b|,[^,]*,[^,]*,", re.IGNORECASE)
 _MULTIPLIER: Final = re.compile(r" (?:hundred|thousand|million|billion|trillion|dozen)\b", re.IGNORECASE)
 
 
@@ -172,8 +174,12 @@ def concludes(text: str, expected: str) -> bool:
             return False
         return numbers[-1][0].replace(",", "") == words.replace(",", "")
     last = text.strip().rpartition("\n")[2]
-    is_short = len(last) <= len(words) + MAX_AROUND
-    return is_short and re.search(rf"(?<![\w.]){re.escape(words)}(?!\w|\.\d)", last, re.IGNORECASE) is not None
+    found = re.search(
+        rf"(?<![\w./]){re.escape(words)}(?!\w|\.\d|/\w)", last[: len(words) + MAX_AROUND + 1], re.IGNORECASE
+    )
+    if found is None or len(last) > len(words) + MAX_AROUND:
+        return False
+    return _ALTERNATIVES.search(f"{last[: found.start()]} {last[found.end() :]}") is None
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from nemo_gym.base_resources_server import (
     SessionStates,
     SimpleResourcesServer,
 )
+from nemo_gym.data.source_archives import SourceArchive, fetch_source, read_source
+from nemo_gym.io.files import user_cache
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from nemo_gym.sandbox import (
     Isolation,
@@ -35,6 +38,7 @@ from nemo_gym.server_utils import SESSION_ID_KEY, close_with_app
 from resources_servers.workspace.grading import Grade, difference, grade_workspace
 from resources_servers.workspace.tasks import (
     WorkspaceChanges,
+    WorkspacePackage,
     WorkspaceTask,
     WorkspaceVerifyRequest,
     WorkspaceVerifyResponse,
@@ -157,6 +161,10 @@ class WorkspaceServer(SimpleResourcesServer):
     async def prepare(self, task: WorkspaceTask, world: World) -> None:
         """Put into a new world what the agent finds there."""
         start = task.world
+        if start.package is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                await asyncio.to_thread(unpack_package, start.package, Path(folder))
+                await world.put_folder(folder, ".")
         if start.folder is not None:
             await world.put_folder(Path(INSTALL_DIR, start.folder), ".")
         for path, text in start.files.items():
@@ -308,6 +316,15 @@ async def _apply(world: World, changes: WorkspaceChanges) -> None:
             await world.write(path, text.encode("utf-8", "surrogateescape"))
         except (WorldFileError, FileNotFoundError) as error:
             logger.info("a program's file is left out: %s", error)
+
+
+def unpack_package(package: WorkspacePackage, folder: Path) -> None:
+    """Write the files of a package's source archive into a folder; the archive is fetched once and kept."""
+    archive = SourceArchive(package.name, package.version, package.sha256)
+    for name, content in read_source(fetch_source(archive, user_cache(os.environ) / "sources")).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 if __name__ == "__main__":

@@ -25,19 +25,28 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class WorkspacePackage(_Strict):
+    """The source archive of a package of the index, pinned by its checksum."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    version: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]*$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
 class WorkspaceStart(_Strict):
-    """What the agent finds: files of the row, over a folder of this machine, over an image."""
+    """What the agent finds: files of the row, over a folder of this machine, over a package, over an image."""
 
     files: Files = {}
     folder: str | None = None
+    package: WorkspacePackage | None = None
     image: str | None = None
     setup: str | None = None
     environment: dict[str, str] = {}
 
     @model_validator(mode="after")
     def _is_not_empty(self) -> "WorkspaceStart":
-        if not (self.files or self.folder or self.image or self.setup):
-            raise ValueError("a workspace starts from files, a folder, an image or a setup command")
+        if not (self.files or self.folder or self.package or self.image or self.setup):
+            raise ValueError("a workspace starts from files, a folder, a package, an image or a setup command")
         return self
 
 

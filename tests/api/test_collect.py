@@ -425,6 +425,47 @@ def test_every_verb_of_the_package_can_be_called(sums: Environment, tmp_path: Pa
     assert all(callable(getattr(nemo_gym, verb)) for verb in verbs)
 
 
+BENCHMARK = """
+config_paths: [resources_servers/math_answers/configs/math_answers.yaml]
+sums: {_inherit_from: math_answers}
+sums_agent:
+  _inherit_from: math_answers_simple_agent
+  responses_api_agents:
+    simple_agent:
+      resources_server: {name: sums}
+      datasets:
+      - name: sums
+        type: benchmark
+        jsonl_fpath: benchmarks/sums/data/sums.jsonl
+        prompt_config: benchmarks/prompts/math_boxed.yaml
+        prepare_script: benchmarks/sums/prepare.py
+        num_repeats: 2
+"""
+PREPARE = """
+from pathlib import Path
+
+def prepare():
+    path = Path(__file__).parent / "data" / "sums.jsonl"
+    path.parent.mkdir()
+    path.write_text('{"question": "What is 1 + 1?", "expected_answer": "2"}\\n')
+    return path
+"""
+
+
+@pytest.mark.parametrize("output", [None, "results/sums.jsonl"])
+def test_a_benchmark_is_prepared_and_run_as_its_protocol_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "benchmarks" / "sums"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(BENCHMARK)
+    (folder / "prepare.py").write_text(PREPARE)
+    run = nemo_gym.benchmark("sums", model=lambda _: "\\boxed{2}", output=output)
+    assert (len(run), run.mean_reward) == (2, 1.0)
+
+
 def test_a_compressed_run_is_collected_resumed_merged_and_exported_like_a_plain_one(
     sums: Environment, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

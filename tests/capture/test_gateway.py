@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
 import orjson
 import pytest
 
+from nemo_gym.capture.outline import outline
 from nemo_gym.capture.traces import complete, references
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.agents import GymAgents
 from nemo_gym.servers.attempts import OpenedAttempt, open_attempt
 from nemo_gym.servers.gym import Gym, host_gym
 from nemo_gym.servers.middleware.rollout_scope import mark_of_program, mark_rollout
@@ -73,7 +76,8 @@ async def test_a_program_s_calls_become_the_response_whatever_it_sends_back(toke
         kinds = [item["type"] for item in report.response["output"]]
         assert kinds == ["function_call", "function_call_output", "message"]
         row = row_of(gym, report.response)
-        assert "traces" not in row, "the second call continues the first one"
+        [main] = row["traces"]
+        assert (main["response"], main["input"][0]["content"]) == (True, "What is two and three?")
         if tokens:
             sampled = [
                 item["generation_token_ids"]
@@ -127,3 +131,90 @@ async def test_the_gateway_says_in_its_own_words_what_was_refused() -> None:
         report = await attempt.close()
         assert [refusal.status for refusal in report.refused] == [status]
         assert report.refused[0].path == "/v1/responses"
+
+
+async def test_calls_are_held_while_the_endpoint_is_down() -> None:
+    async with gym_with("One.", "Two.") as (engine, gym):
+        mark_rollout(0, 0, 1)
+        attempt = await open_attempt(gym.client, "policy_model")
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+        assert (await post(attempt, "/v1/chat/completions", body))[0] == 200
+        engine.down = frozenset({"/v1/chat/completions"})
+        held = asyncio.create_task(post(attempt, "/v1/chat/completions", body))
+        while not (await attempt.report()).waited_s:
+            await asyncio.sleep(0.05)
+            engine.down = frozenset() if engine.asked[1:] else engine.down
+        status, content = await held
+        assert status == 200
+        assert b"Two." in content
+        assert content.endswith(b"data: [DONE]\n\n")
+        report = await attempt.close()
+        assert (report.calls, report.last_failure) == (2, None)
+
+
+async def test_an_endpoint_that_stays_down_is_reported() -> None:
+    async with gym_with("One.", "Two.") as (engine, gym):
+        mark_rollout(0, 0, 1)
+        attempt = await open_attempt(gym.client, "policy_model", patience_s=0)
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        assert (await post(attempt, "/v1/chat/completions", body))[0] == 200
+        engine.down = frozenset({"/v1/chat/completions"})
+        status, content = await post(attempt, "/v1/chat/completions", body)
+        assert status == 502, content
+        report = await attempt.close()
+        assert report.last_failure is not None
+        assert (report.last_failure.kind, report.answered, report.refused) == ("model_error", 1, [])
+        assert "out of order" in report.last_failure.message
+
+
+async def test_a_model_server_in_its_own_process_has_a_gateway_too() -> None:
+    async with (
+        toy_engine("vLLM", FORCED, "It is five.") as engine,
+        host_gym(vllm(engine.url, return_token_id_information=True, isolation="process")) as gym,
+    ):
+        mark_rollout(0, 0, 1, captured=True)
+        attempt = await open_attempt(gym.client, "policy_model")
+        question = {"role": "user", "content": "What is two and three?"}
+        await chat(attempt, [question], tools=[{"type": "function", "function": ADD}])
+        report = await attempt.close()
+        assert report.response is not None
+        assert (await post(attempt, "/v1/chat/completions", {"messages": []}))[0] == 410
+        agents = GymAgents(gym.client)
+        row = await agents.with_tokens({"response": report.response})
+        [item] = row["response"]["output"]
+        assert engine.text(item["generation_token_ids"]) == FORCED + "<|im_end|>"
+
+
+async def test_a_server_of_several_processes_has_none() -> None:
+    async with toy_engine("vLLM") as engine, host_gym(vllm(engine.url, num_workers=2)) as gym:
+        with pytest.raises(ConfigError, match="has no gateway for programs"):
+            await open_attempt(gym.client, "policy_model")
+
+
+def test_moved_marks_and_other_spellings_say_the_same() -> None:
+    def asked(content: Any, arguments: str) -> bytes:
+        call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": arguments}
+        return outline([{"role": "user", "content": content}, call]).text
+
+    marked = [{"type": "input_text", "text": "Hi ", "cache_control": {"type": "ephemeral"}}]
+    assert asked("Hi", '{"a":1,"b":2}') == asked(marked, '{"b": 2, "a": 1}')
+    assert asked("Hi", "{}") != asked("Hello", "{}")
+
+
+async def test_a_request_may_come_in_chunks_but_not_without_end() -> None:
+    async def body(parts: int) -> AsyncIterator[bytes]:
+        yield b'{"model": "m", "messages": [{"role": "user", "content": "'
+        for _ in range(parts):
+            yield b"x" * (1 << 18)
+        yield b'"}]}'
+
+    async with gym_with("One.") as (_, gym), aiohttp.ClientSession() as session:
+        mark_rollout(0, 0, 1)
+        attempt = await open_attempt(gym.client, "policy_model")
+        address, headers = f"{attempt.base_url}/chat/completions", {"x-api-key": attempt.api_key}
+        async with session.post(address, data=body(1), headers=headers) as reply:
+            assert reply.status == 200, await reply.text()
+        with suppress(aiohttp.ClientError):  # it may be cut off while it is still being sent
+            async with session.post(address, data=body(270), headers=headers) as reply:
+                assert reply.status == 413
+        assert [one.status for one in (await attempt.close()).refused] == [413]

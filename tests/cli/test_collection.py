@@ -296,7 +296,7 @@ def test_a_misspelt_class_of_failures_is_refused_instead_of_reopening_nothing(ru
     ran = run("ng_collect_rollouts", *HOSTED, "+retry_failed=[timeouts]")
     assert ran.code == 1
     assert "retry_failed: no rollout failed with class 'timeouts'" in ran.err
-    assert "Did you mean: 'timeout'?" in ran.err
+    assert "Did you mean: 'timeout'" in ran.err
     assert not Path("results/out_materialized_inputs.jsonl").exists()
 
 

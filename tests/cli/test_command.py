@@ -89,6 +89,12 @@ def test_files_in_brackets_and_bare_ones_are_not_mixed(workspace):
     [
         (["--agnet", "x"], "unknown flag --agnet", "Did you mean: '--agent'?"),
         (["--zzzzz"], "unknown flag --zzzzz", "Flags: '--agent'"),
+        (
+            ["--num-samples-in-parallel", "4"],
+            "unknown flag --num-samples-in-parallel",
+            "--concurrency sets num_",
+        ),
+        (["--drain-timeout-s", "4"], "unknown flag --drain-timeout-s", "is written +drain_timeout_s=<value>"),
         (["--limit"], "--limit needs a value", "write --limit <value>; it sets +limit"),
         (["--resume=yes"], "--resume takes no value", ""),
         (["--config", "a.yaml", "+config_paths=[b.yaml]"], "both by flags and by +config_paths", "in one way"),

@@ -98,6 +98,11 @@ def test_a_history_that_was_rewritten_is_dropped_or_becomes_several_sequences(ex
     assert len(export(rollouts, format="rl", continuity=False)) == 1
 
 
+def test_token_rows_name_their_task_if_asked_to(export):
+    (plain,), (labelled,) = (export([export.make(4)], format="sft_tokens", metadata=asked) for asked in (False, True))
+    assert ("task" in plain, labelled["task"]) == (False, 4)
+
+
 def test_token_formats_refuse_rollouts_without_token_ids(export):
     bare = export.make()
     for item in bare["response"]["output"]:
@@ -265,6 +270,17 @@ def test_the_rule_of_the_tutorial_takes_tasks_with_two_rollouts_only(export):
     rollouts = [export.make(task, n, float(n)) for task, count in counts.items() for n in range(count)]
     rows = export(rollouts, format="dpo", preset="nemo")
     assert [row["quality_difference"] for row in rows] == [1.0]
+    (row,) = export([export.make(0, 0, 0.25), export.make(0, 1, 0.75)], format="dpo", preset="nemo")
+    assert row["quality_difference"] == 0.5
+
+
+@pytest.mark.parametrize("form", ["dpo", "kto"])
+def test_preferences_name_their_tools_and_their_task_if_asked_to(export, form):
+    rollouts = [export.make(4, 0, 0.0), export.make(4, 1, 1.0)]
+    plain, labelled = export(rollouts, format=form), export(rollouts, format=form, metadata=True)
+    assert all(row["tools"] for row in plain)
+    assert all("task" not in row for row in plain)
+    assert {row["task"] for row in labelled} == {4}
 
 
 def test_equal_rewards_are_no_preference(export):
@@ -281,6 +297,8 @@ def test_lengths_of_exactly_the_ratio_are_similar(export):
         export([of(0, 1.0, 10), of(1, 0.0, 21)], format="dpo", max_length_ratio=2)
     # Nothing written counts as one token.
     assert len(export([of(0, 1.0, 0), of(1, 0.0, 2)], format="dpo", max_length_ratio=2)) == 1
+    with pytest.raises(ConfigError, match="no rollout is left"):
+        export([of(0, 1.0, 0), of(1, 0.0, 3)], format="dpo", max_length_ratio=2)
 
 
 def test_the_threshold_itself_is_a_thumb_up(export):

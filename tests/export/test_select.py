@@ -35,6 +35,8 @@ def keys(rows):
         ({"max_solve_rate": 0.5, "min_reward": 1}, [(1, 1), (1, 3), (3, 3)]),
         ({"min_reward": "all", "min_turns": 3, "filter": "task == 0"}, []),
         ({"min_reward": "all", "max_tokens": 2, "filter": "task == 0"}, []),
+        ({"min_reward": "all", "max_tokens": 3, "filter": "task == 0"}, [(0, n) for n in range(4)]),
+        ({"min_reward": "all", "min_tokens": 3, "filter": "task == 0"}, [(0, n) for n in range(4)]),
         ({"min_reward": "all", "min_turns": 2, "max_turns": 2, "filter": "task == 0"}, [(0, n) for n in range(4)]),
     ],
 )

@@ -123,7 +123,25 @@ async def test_every_request_is_answered_and_readable(recording: Recording) -> N
         report = await attempt.close()
         assert report.refused == []
         assert report.disagreements == []
-        check_owners(gym, report)
+        calls = check_owners(gym, report)[1]
+        if recording.program.partition("+")[0] in ("codex", "claude-code"):
+            check_lineage(calls, is_summed_up="compaction" in recording.program)
+
+
+def check_lineage(calls: list[dict[str, Any]], *, is_summed_up: bool) -> None:
+    """What continues what is what the headers of the program say."""
+    threads = {call["id"]: call["notes"]["thread"] for call in calls}
+    windows = {call["id"]: call["notes"].get("window") for call in calls}
+    seen: dict[str, str] = {}
+    for call in calls:
+        thread, parent = threads[call["id"]], call["parent"]
+        if parent is not None:
+            assert threads[parent] == thread, "a call continues one of its own thread"
+            assert windows[parent] == windows[call["id"]]
+        elif thread in seen:
+            assert call["notes"]["follows"] == seen[thread], "a thread that begins anew follows its last call"
+            assert is_summed_up
+        seen[thread] = call["id"]
 
 
 # The newest of each program, because they are read in the order of their versions.
@@ -142,7 +160,7 @@ async def test_every_sampled_token_of_a_program_has_one_owner(recording: Recordi
         answers = await replay(attempt, requests)
         assert [status for _, status, _ in answers] == [request.status for request in requests]
         report = await attempt.close()
-        row = check_owners(gym, report)
+        row = check_owners(gym, report)[0]
         owned = [item["generation_token_ids"] for item in items_of(row) if "generation_token_ids" in item]
         assert sorted(owned) == sorted(engine.sampled)
 
@@ -153,8 +171,8 @@ def items_of(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [*row["response"]["output"], *traces]
 
 
-def check_owners(gym: Gym, report: AttemptReport) -> dict[str, Any]:
-    """The row of an attempt; each of its calls is in exactly one place."""
+def check_owners(gym: Gym, report: AttemptReport) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row of an attempt and its calls, each of which is in exactly one place."""
     row: dict[str, Any] = {"response": report.response}
     calls = gym.client.calls.take(mark_of_program(), references(row))
     main = references(row)
@@ -162,31 +180,4 @@ def check_owners(gym: Gym, report: AttemptReport) -> dict[str, Any]:
     assert len(main) == len(set(main))
     complete(row, calls)
     assert "_ng_lost_calls" not in row
-    return row
-
-
-THREADED = [each for each in RECORDINGS if each.program.partition("+")[0] in ("codex", "claude-code")]
-
-
-@pytest.mark.parametrize("recording", THREADED, ids=lambda each: f"{each.program}-{each.version}")
-async def test_lineage_is_what_the_headers_of_the_program_say(recording: Recording) -> None:
-    async with scripted_endpoint(ScriptedModel()) as url, host_gym(openai_server(url)) as gym:
-        mark_rollout(0, 0, 1)
-        attempt = await open_attempt(gym.client, "policy_model")
-        await replay(attempt, recording.requests)
-        report = await attempt.close()
-        calls = gym.client.calls.take(mark_of_program())
-    assert report.disagreements == []
-    assert len(calls) == len(recording.requests)
-    threads = {call["id"]: call["notes"]["thread"] for call in calls}
-    windows = {call["id"]: call["notes"].get("window") for call in calls}
-    seen: dict[str, str] = {}
-    for call in calls:
-        thread, parent = threads[call["id"]], call["parent"]
-        if parent is not None:
-            assert threads[parent] == thread, "a call continues one of its own thread"
-            assert windows[parent] == windows[call["id"]]
-        elif thread in seen:
-            assert call["notes"]["follows"] == seen[thread], "a thread that begins anew follows its last call"
-            assert "compaction" in recording.program
-        seen[thread] = call["id"]
+    return row, calls

@@ -79,6 +79,16 @@ def test_a_status_of_400_is_a_failure_whatever_the_body_says(planned: Make) -> N
     assert isinstance(answer(planned(), {"reward": 1.0}, status=399), Completed)
 
 
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(408, "timeout"), (429, "rate_limited"), (502, "connection"), (503, "connection"), (504, "timeout")],
+)
+def test_a_status_says_what_kind_of_failure_it_is(planned: Make, status: int, kind: str) -> None:
+    outcome = answer(planned(), {}, status=status)
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.kind == kind
+
+
 def test_the_message_of_a_failure_is_the_body_if_that_holds_no_text(planned: Make) -> None:
     for body, message in ((b"plain text", "plain text"), (b'{"detail": [{"loc": 1}]}', '{"detail": [{"loc": 1}]}')):
         outcome = outcome_of_reply(planned(), 500, {}, body, 0.5)

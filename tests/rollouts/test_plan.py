@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from nemo_gym.config.environments import Routing
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.plan import PlanSpec, TaskError, find_input, plan_rollouts, resolve_overrides
+from nemo_gym.rollouts.plan import PlanSource, PlanSpec, TaskError, find_input, plan_rollouts, resolve_overrides
+from nemo_gym.rollouts.store.output import Request
 from nemo_gym.rollouts.tasks import MissingFieldError, PromptConfig, PromptError, Shard, Task
 
 
@@ -220,3 +221,58 @@ def test_overrides_refer_to_their_siblings() -> None:
     assert resolve_overrides({"temperature": 0.5, "top_p": "${temperature}"}) == {"temperature": 0.5, "top_p": 0.5}
     with pytest.raises(ConfigError, match="responses_create_params can't be resolved"):
         resolve_overrides({"top_p": "${nothing}"})
+
+
+def test_skills_are_noted_in_every_row_and_only_if_there_are_some() -> None:
+    ref = {"hash": "abc", "path": "skills"}
+    assert [row["skills_ref"] for row in plan_rollouts(tasks(task()), PlanSpec(agent="a", skills_ref=ref))] == [ref]
+    assert all("skills_ref" not in row for row in plan_rollouts(tasks(task()), PlanSpec(agent="a")))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"overrides": {"top_p": 1}},
+        {"prompt": PromptConfig(user="{question}")},
+        {"skills_ref": {"hash": "abc"}},
+        {"seeded": True},
+    ],
+)
+def test_a_whole_task_of_an_environment_server_is_not_changed(spec: dict[str, Any]) -> None:
+    routing = Routing(tasksets={"sums": "server"}, agents={"server": "agent"})
+    episode = {"task_id": {"taskset": "sums", "task_id": "1"}, "task_input": {"x": 1}}
+    (row,) = plan_rollouts(tasks(episode), PlanSpec(routing=routing))
+    assert row["agent_ref"] == {"name": "agent"}
+    with pytest.raises(ConfigError):
+        list(plan_rollouts(tasks(episode), PlanSpec(routing=routing, **spec)))
+
+
+def test_a_request_names_everything_that_shapes_the_plan(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.touch()
+    plain = {
+        "limit": None,
+        "agent_name": None,
+        "num_repeats": 1,
+        "num_repeats_add_seed": False,
+        "responses_create_params": {},
+        "prompt": None,
+        "skills": None,
+    }
+    assert PlanSource(str(path), 0, PlanSpec()).request == Request(plain, path, 0)
+    spec = PlanSpec(
+        agent="a",
+        repeats={"a": 3},
+        overrides={"top_p": 1},
+        seeded=True,
+        skills_ref={"hash": "abc"},
+        prompt=PromptConfig(user="{question}"),
+        shard=Shard(1, 2),
+    )
+    found = PlanSource(str(path), 5, spec).request
+    assert (found.input, found.limit, found.settings["limit"], found.settings["agent_name"]) == (path, 5, 5, "a")
+    assert (found.settings["num_repeats"], found.settings["num_repeats_add_seed"]) == ({"a": 3}, True)
+    assert (found.settings["responses_create_params"], found.settings["skills"]) == ({"top_p": 1}, "abc")
+    assert found.settings["prompt"]["user"] == "{question}"
+    assert found.settings["shard"] == str(Shard(1, 2))
+    assert PlanSource(str(path), None, PlanSpec(default_agent="b")).request.settings["agent_name"] == "b"

@@ -31,6 +31,7 @@ def done(usage: Usage | None, agent: str = "alpha") -> Completed:
 
 def test_money_is_tokens_times_prices() -> None:
     assert cost(Usage(1_000_000, 100_000), PRICES) == pytest.approx(2.0)
+    assert cost(Usage(10**12, 0), PRICES) == 10**6
     assert cost(Usage(1_000_000, 0, 500_000), PRICES) == pytest.approx(0.55)
     assert cost(Usage(1_000_000, 0, 500_000), Prices(input=1.0, output=10.0)) == pytest.approx(1.0)
 
@@ -49,6 +50,7 @@ def test_only_agents_with_prices_cost_money_but_all_tokens_count() -> None:
         (Budget(), None),
         (Budget(tokens=31, usd=1.0, seconds=61), None),
         (Budget(tokens=30), "budget_tokens=30 is used up"),
+        (Budget(usd=0.00012), "budget_usd=0.00012 is used up"),
         (Budget(usd=0.0001), "budget_usd=0.0001 is used up"),
         (Budget(seconds=60), "budget_minutes=1 is used up"),
     ],
@@ -139,6 +141,7 @@ def test_exit_codes(planned: Make) -> None:
     assert summary(done, planned=2, given_up=1).exit_code == ExitCode.FAILURES
     stopped = Tally(completed=1, ending=Ending.INTERRUPTED)
     assert summary(stopped, planned=2).exit_code == ExitCode.INTERRUPTED == 130
+    assert (Tally().exit_code(), Tally().exit_code(still_owed=1)) == (ExitCode.OK, ExitCode.FAILURES)
 
 
 def test_the_summary_says_what_is_missing_where_everything_is_and_how_to_go_on(planned: Make) -> None:
@@ -153,6 +156,11 @@ def test_the_summary_says_what_is_missing_where_everything_is_and_how_to_go_on(p
     finished = summary(Tally(completed=2), planned=2).text()
     assert finished.splitlines()[0] == "2 of 2 rollouts completed"
     assert "resume" not in finished
+    assert "metrics:" not in finished
+    assert (
+        f"metrics:  {RunFiles.of(Path('d/out.jsonl')).metrics}"
+        in replace(summary(Tally(completed=2), planned=2), has_metrics_file=True).text()
+    )
 
 
 def test_what_was_not_paid_for_is_not_spent() -> None:

@@ -164,6 +164,18 @@ async def test_a_container_is_a_world(containers: ContainerRunner, user: int, tm
         assert (tmp_path / "got/d/f").stat().st_size == 200_000
 
 
+async def test_secrets_of_a_command_are_not_in_the_list_of_processes(containers: ContainerRunner) -> None:
+    async with containers.world(WorldSpec(limits=SMALL)) as world:
+        process = await world.start('echo "$KEY"; cat', environment={"KEY": "zebra-17", "PATH": "/bin:/usr/local/bin"})
+        async for _, data in process.output():
+            assert data == b"zebra-17\n"
+            break
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                assert b"KEY=zebra" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        await process.kill()
+
+
 async def test_a_container_reaches_one_address(containers: ContainerRunner) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()

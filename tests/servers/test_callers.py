@@ -14,6 +14,7 @@ import aiohttp
 import openai
 import pytest
 import pytest_asyncio
+from starlette.datastructures import Headers
 
 from nemo_gym.config.parse import parse_config
 from nemo_gym.errors import ConfigError
@@ -21,7 +22,7 @@ from nemo_gym.io.loopback_peer import knows_users, user_of_peer
 from nemo_gym.servers.callers import asks_for_token, callers_of
 from nemo_gym.servers.gym import Gym, host_gym
 from nemo_gym.servers.listen import bind, listening
-from nemo_gym.servers.middleware.host_names import host_names, is_allowed
+from nemo_gym.servers.middleware.host_names import foreign_name, host_names, is_allowed
 from nemo_gym.servers.server_client import TOKEN_HEADER, GymClient
 from tests.conftest import MockModel
 from tests.ports import free_port
@@ -160,6 +161,29 @@ def test_settings_that_mean_nothing_are_refused() -> None:
         asks_for_token({"serve_token": "maybe"})
     with pytest.raises(ConfigError, match="allowed_hosts is 'name'"):
         callers_of({"allowed_hosts": "name", "head_server": {"host": "127.0.0.1"}}, [])
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1", "127.0.0.1:", "[::1]", "[::1]:8080"])
+def test_a_host_may_be_given_with_its_port(host: str) -> None:
+    assert foreign_name(Headers({"host": host}), host_names(["127.0.0.1"])) is None
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [],
+        [("host", "")],
+        [("host", "localhost"), ("host", "evil.example")],
+        [("host", "[::1].evil.example")],
+        [("host", "localhost:80.evil.example")],
+        [("host", "localhost.evil.example")],
+        [("host", "evil.example@localhost")],
+        [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://evil.example")],
+    ],
+)
+def test_a_host_that_is_ours_only_in_part_is_foreign(sent: list[tuple[str, str]]) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in sent]
+    assert foreign_name(Headers(raw=raw), host_names(["127.0.0.1"])) is not None
 
 
 def test_names_of_this_machine_count_only_where_it_can_be_reached() -> None:

@@ -70,6 +70,8 @@ TRANSIENT: Final = frozenset(FailureClass) - {
     FailureClass.AUTH,
     FailureClass.QUOTA,
     FailureClass.REJECTED,
+    FailureClass.AGENT_START,
+    FailureClass.GATEWAY_REFUSED,
     FailureClass.AGENT_ERROR,
 }
 

@@ -121,7 +121,8 @@ def _relayed_body(text: str) -> bytes | None:
 class FaultLog:
     """Logs the exceptions that escape the handlers of one server.
 
-    The log has a traceback where a fault began, and elsewhere the message of its first cause. An endpoint that is down
+    The log has a traceback where a fault began, and elsewhere the message of its first cause, once for all routes of a
+    server that it passes (an agent's ``/v1/responses`` and then its ``/run``). An endpoint that is down
     fails thousands of rollouts in the same way, so a fault that repeats is logged again only at 10, 100, … times; the
     failures file has every one of them.
     """
@@ -129,10 +130,15 @@ class FaultLog:
     def __init__(self, server: str) -> None:
         self.server = server
         self._counts: Counter[str] = Counter()
+        self._first_paths: dict[str, str] = {}  # of faults that began elsewhere
 
     def add(self, error: Exception, path: str) -> None:
         """Count a fault, and log it if it is the first of its kind, the tenth, the hundredth, …"""
         relayed = first_cause(error.response_content) if isinstance(error, UpstreamFault) else None
+        if relayed is not None and len(self._first_paths) < MOST_FAULTS:
+            self._first_paths.setdefault(relayed, path)
+        if relayed is not None and self._first_paths.get(relayed, path) != path:
+            return
         text = f"{path} failed: {relayed or repr(error)}"
         if text not in self._counts and len(self._counts) >= MOST_FAULTS:
             text = "requests failed for further reasons"  # messages may hold text of a model and never be the same

@@ -6,6 +6,7 @@ elsewhere, so any of them counts where a port is reachable by one.
 """
 
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 from typing import Final
@@ -13,6 +14,7 @@ from typing import Final
 from starlette.datastructures import Headers
 
 ANY_ADDRESS: Final = "<address>"  # in hosts: whatever is an IP address, which no name server can point elsewhere
+_HOST: Final = re.compile(r"(?:\[(?P<address>[^\[\]]*)\]|(?P<name>[^:\[\]]*))(?::\d*)?")
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -27,21 +29,19 @@ def host_names(hosts: Iterable[str], *, further: Iterable[str] = ()) -> frozense
 
 def foreign_name(headers: Headers, hosts: frozenset[str]) -> str | None:
     """What makes a request foreign, in words: its host or its origin. None if both are ours."""
-    host, origin = headers.get("host", ""), headers.get("origin")
-    if not is_allowed(host, hosts):
-        return f"the host {host!r}"
-    if origin is not None and not is_allowed(origin.partition("://")[2], hosts):
-        return f"pages of {origin!r}"
-    return None
+    named = headers.getlist("host")
+    if len(named) != 1 or not is_allowed(named[0], hosts):
+        return f"the host {', '.join(named)!r}"
+    foreign = [origin for origin in headers.getlist("origin") if not is_allowed(origin.partition("://")[2], hosts)]
+    return f"pages of {foreign[0]!r}" if foreign else None
 
 
 def is_allowed(host: str, hosts: frozenset[str]) -> bool:
     """Whether a Host header, with or without its port, is one of ours."""
     name = host.lower()
-    bare = name[1:].partition("]")[0] if name.startswith("[") else name.rpartition(":")[0] or name
-    if name in hosts or bare in hosts:
-        return True
-    return ANY_ADDRESS in hosts and _is_address(bare)
+    match = _HOST.fullmatch(name)
+    bare = (match["address"] or match["name"]) if match else ""
+    return name in hosts or bare in hosts or (ANY_ADDRESS in hosts and _is_address(bare))
 
 
 def is_loopback(host: str) -> bool:

@@ -22,12 +22,13 @@ CASES: list[tuple[dict[str, Any], list[str], list[str]]] = [
             "1. Apple\n3. Pear\n2. Fig",
             "Apple\nPear\nFig",
             "1.Apple 2.Pear 3.Fig",
+            "Fruits:\n1. -\n2. .\n3. _",
         ],
     ),
     (
         {"kind": "bullet_list", "count": 2},
         ["- ant\n- bee", "* ant\n* bee", "\u2022 ant\n\u2022 bee", "Insects:\n- ant\n- bee"],
-        ["- ant", "ant\nbee", "- ant\n- bee\n- fly", "-ant\n-bee"],
+        ["- ant", "ant\nbee", "- ant\n- bee\n- fly", "-ant\n-bee", "Insects:\n- .\n- !"],
     ),
     (
         {"kind": "comma_list", "count": 3},

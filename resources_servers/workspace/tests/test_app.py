@@ -1,14 +1,24 @@
 # ruff: noqa: E501 - programs are easier to read in long lines than in many
+import hashlib
+import io
 import json
+import os
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from fastapi.testclient import TestClient
 
+from nemo_gym.errors import ConfigError
+from nemo_gym.io.files import user_cache
 from nemo_gym.sandbox import SandboxError
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.listen import bind, listening
+from nemo_gym.servers.loader import build_app
 from resources_servers.workspace.app import WorkspaceConfig, WorkspaceServer
 from resources_servers.workspace.generate import GENERATOR
 
@@ -174,6 +184,57 @@ def test_a_folder_and_a_setup_prepare_the_workspace(client: TestClient, tmp_path
     failing = {**CALC, "world": {"setup": "echo no >&2; exit 3"}}
     with pytest.raises(SandboxError, match="exit code 3: no"):
         client.post("/seed_session", json=failing)
+
+
+def test_a_package_of_the_index_is_checked_and_unpacked(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("NEMO_GYM_CACHE", raising=False)
+    archive = user_cache(os.environ) / "sources" / "calc-1.0.tar.gz"
+    archive.parent.mkdir(parents=True)
+    with tarfile.open(archive, "w:gz") as package:
+        text = b"def add(a, b):\n    return a + b\n"
+        member = tarfile.TarInfo("calc-1.0/calc.py")
+        member.size = len(text)
+        package.addfile(member, io.BytesIO(text))
+    pinned = {"name": "calc", "version": "1.0", "sha256": hashlib.sha256(archive.read_bytes()).hexdigest()}
+    assert attempt(client, {**CALC, "world": {"package": pinned}})["reward"] == 1.0
+    with pytest.raises(ConfigError, match="SHA-256"):
+        client.post("/seed_session", json={**CALC, "world": {"package": {**pinned, "sha256": "0" * 64}}})
+
+
+async def test_the_tools_are_offered_over_mcp() -> None:
+    pytest.importorskip("mcp", reason="needs the extra mcp")
+    from mcp import ClientSession
+    from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+
+    config = WorkspaceConfig(
+        host="127.0.0.1", port=8080, entrypoint="", name="workspace", grading="fraction", expose_tools_over_mcp=True
+    )
+    app = build_app(WorkspaceServer(config=config, server_client=ServerClient.detached()))
+    cookies = aiohttp.CookieJar(unsafe=True)
+    listener = bind("127.0.0.1", 0, owner="test")
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    local = LocalServer(app, label="workspace", base_url=url)
+    async with (
+        listening({listener.getsockname()[1]: local}, [listener]),
+        aiohttp.ClientSession(cookie_jar=cookies) as http,
+    ):
+        async with http.post(f"{url}/seed_session", json=CALC) as reply:
+            metadata = (await reply.json())["mcp"]
+        async with (
+            create_mcp_http_client(headers=metadata["headers"]) as mcp_http,
+            streamable_http_client(f"{url}/mcp", http_client=mcp_http) as streams,
+            ClientSession(streams[0], streams[1]) as session,
+        ):
+            await session.initialize()
+            names = {tool.name for tool in (await session.list_tools()).tools}
+            assert names == {"run", "read_file", "write_file", "edit_file", "list_files", "search"}
+            change = {"path": "calc.py", "old_text": "return 2", "new_text": "return a + b"}
+            await session.call_tool("edit_file", change)
+        async with http.post(f"{url}/verify", json={**CALC, "response": RESPONSE}) as reply:
+            assert (await reply.json())["reward"] == 1.0
 
 
 def test_a_world_that_is_gone_is_a_failure_and_not_a_reward(client: TestClient) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from nemo_gym.rollouts.concurrency import AdaptiveLimit, FixedLimit
-from nemo_gym.rollouts.memory import FIRST_ROW, SHARE, TIMES_ROW, MemoryLimit
+from nemo_gym.rollouts.memory_limit import FIRST_ROW, SHARE, TIMES_ROW, MemoryLimit
 from nemo_gym.rollouts.store.outcome import Completed, PlannedRollout
 from nemo_gym.schemas.rows import RolloutKey
 

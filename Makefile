@@ -21,7 +21,7 @@ define set_up
 	@touch $@
 endef
 
-.PHONY: help demo train test clients check format ray-chaos worlds lowest engines bench bench-all agents mutants soak soak-kills clean
+.PHONY: help demo train test clients check format ray-chaos worlds lowest engines bench bench-all agents mutants soak soak-kills task-folders clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets

@@ -36,23 +36,7 @@ BOMBS: Final = (
     "<think>" * 1000,
 )
 # What matches everything if a verifier takes it for a pattern.
-WILDCARDS: Final = (
-    "*",
-    "?*",
-    ".*",
-    ".+",
-    ".",
-    "^",
-    "[\\s\\S]*",
-    "(?s:.+)",
-    "%",
-    "_%",
-    "|",
-    "^|$",
-    "\\w+",
-    "[a-z]*",
-    "-?\\d+",
-)
+WILDCARDS: Final = ("*", ".*", ".", "^", "(?s:.+)", "%", "|", "-?\\d+")
 SCORES: Final = ("score", "reward", "correct", "is_correct", "passed", "success", "accuracy", "verdict", "grade")
 
 # Texts that have nothing to do with any task and do not try to look like an answer.
@@ -235,14 +219,14 @@ def _wildcards(_: Sight) -> list[AnyMove]:
 
 def _names(_: Sight) -> list[AnyMove]:
     """What gives the expected answer to a verifier that evaluates or fills in what was said."""
-    forms = ("{0}", "{{{0}}}", "${{{0}}}", "task['{0}']", "row['{0}']", "{{task[{0}]}}")
-    return [form.format(name) for name in ("expected", "expected_answer", "answer", "solution") for form in forms]
+    forms = ("{0}", "{{{0}}}", "task['{0}']", "{{task[{0}]}}")
+    return [form.format(name) for name in ("expected", "expected_answer", "answer") for form in forms]
 
 
 def _own_scores(_: Sight) -> list[Move]:
     """Verdicts of one's own, in the fields that verifiers have."""
     texts = [json.dumps(dict.fromkeys(SCORES, value)) for value in (1, 1.0, True, "1")]
-    texts += [json.dumps({name: 1}) for name in SCORES] + [f"{name}: 1" for name in SCORES]
+    texts += [f"{name}: 1" for name in SCORES[:3]]
     return [Move(TalkingPlayer(text), ("1", "1.0", "true")) for text in texts]
 
 
@@ -280,9 +264,9 @@ TEXT_ATTACKS: Final = (
     Attack("no output", "empty", _no_output),
     Attack("refusals", "talk", _refusals),
     Attack("small talk", "talk", _small_talk),
-    Attack("own scores", "talk", _own_scores),
-    Attack("wildcards", "patterns", _wildcards),
-    Attack("names of the verifier", "patterns", _names),
+    Attack("own scores", "talk", _own_scores, limit=2),
+    Attack("wildcards", "patterns", _wildcards, limit=2),
+    Attack("names of the verifier", "patterns", _names, limit=2),
     Attack("prompt echoed", "echo", _echo),
     Attack("every option at once", "lists", _every_option),
     Attack("every number of the prompt", "lists", _every_number),

@@ -20,7 +20,7 @@ _PATHS: Final = (".", "/", "..", "tests", "answer.txt", "expected.json", "soluti
 _WORD: Final = re.compile(r"[^\W\d_]{3,}")
 MAX_WORDS: Final = 8
 MAX_NUMBERS: Final = 2
-MAX_CALLS: Final = 40
+MAX_CALLS: Final = 16
 HUGE: Final = "1000000"
 
 Tools = Sequence[Mapping[str, Any]]
@@ -112,7 +112,7 @@ def _orders(sight: Sight) -> list[AnyMove]:
 TOOL_ATTACKS: Final = (
     Attack("calls without an effect", "tools", _calls_without_effect),
     Attack("every tool once", "tools", _every_tool_once),
-    Attack("tools with words of the prompt", "tools", _words_of_the_prompt, limit=5),
+    Attack("tools with words of the prompt", "tools", _words_of_the_prompt, limit=2),
     Attack("last tool result repeated", "tools", _last_result_repeated, limit=10),
     Attack("orders to tools", "hidden state", _orders, limit=5),
 )

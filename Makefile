@@ -21,7 +21,7 @@ define set_up
 	@touch $@
 endef
 
-.PHONY: help demo train test clients check format ray-chaos worlds lowest engines bench bench-all agents mutants soak soak-kills clean
+.PHONY: help demo train test clients check format ray-chaos worlds lowest engines bench bench-all agents mutants soak soak-kills task-folders clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -95,7 +95,7 @@ bench-all: bench ## these and all other measurements: scale, concurrency, viewer
 	$(BIN)/python benchmarks_perf/bench_mcp.py
 	$(BIN)/python benchmarks_perf/bench_local_model.py
 
-agents: $(DEV) ## run Codex, Claude Code and nine other programs as agents, with faults (PROGRAMS=codex,aider; installs 2 GB, half an hour)
+agents: $(DEV) ## run Codex, Claude Code and nine other programs as agents, with faults (PROGRAMS=codex,aider; installs 2 GB, an hour)
 	$(BIN)/python -m pytest -q -s -n 0 --timeout 180 tests/programs/real_programs.py
 	PYTHONPATH=. $(BIN)/python tests/programs/kill_programs.py
 
@@ -104,6 +104,9 @@ mutants: $(DEV) ## change the code on purpose and see whether the tests notice (
 
 soak: $(DEV) ## run 100,000 rollouts through faults, kills, outages and Ctrl-C; none may be lost or repeated (half an hour)
 	$(BIN)/python benchmarks_perf/soak.py
+
+task-folders: $(DEV) ## run the examples of task_folder in containers of Podman or Docker (minutes; needs busybox-static)
+	@ROLLOUT_GYM_TEST_CONTAINERS=1 $(BIN)/python -m pytest -q -n 0 resources_servers/task_folder/tests/test_containers.py
 
 soak-kills: $(DEV) ## kill servers at random 50 times over 10,000 rollouts; all of them must complete once (minutes)
 	$(BIN)/python benchmarks_perf/soak_kills.py

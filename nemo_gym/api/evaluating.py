@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from nemo_gym.api.checked import checked_options
+from nemo_gym.api.checked import checked_options, in_python
 from nemo_gym.api.choices import EnvironmentSource, choose_environment
 from nemo_gym.api.collecting import collect, run_in_thread
 from nemo_gym.api.functions import ModelFunction
@@ -50,6 +50,7 @@ def export(run: RunSource, format: str, output: str | Path, **rules: Any) -> Exp
     return Run(path_of(run)).export(format, output, **rules)
 
 
+@in_python()
 def aggregate(
     runs: RunSource | Sequence[RunSource],
     output: str | Path,
@@ -79,6 +80,7 @@ def aggregate(
     return Run(run_in_thread(work(), StopSwitch(drain_s=0)).files.rollouts)
 
 
+@in_python()
 def reverify(run: RunSource, environment: EnvironmentSource, output: str | Path, **options: Any) -> Run:
     """Score the rollouts of a run again with the verifier of an environment, without the model that wrote them."""
     choice = choose_environment(environment)
@@ -92,6 +94,7 @@ def reverify(run: RunSource, environment: EnvironmentSource, output: str | Path,
     return Run(summary.files.rollouts)
 
 
+@in_python()
 def benchmark(
     name: str, *, model: str | ModelFunction = "local", output: str | Path | None = None, **options: Any
 ) -> Run:

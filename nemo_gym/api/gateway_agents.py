@@ -110,9 +110,9 @@ class GatewayAgent(SimpleResponsesAPIAgent):
     async def work(self, task: GatewayTask, attempt: OpenedAttempt) -> Work:
         """Work on a task with the address and the key of an attempt."""
 
+    @abstractmethod
     def judge(self, work: Work, report: AttemptReport) -> Unscored | None:
         """Why the work is not scored; None if it is."""
-        raise NotImplementedError
 
     async def run(self, request: Request, body: TaskRow = Body()) -> Response:
         """Run one rollout."""

@@ -71,7 +71,7 @@ class OpenViewer:
         return self.url
 
     def _repr_html_(self) -> str:
-        return f'<a href="{escape(self.url)}" target="_blank">{escape(self.url)}</a>'
+        return anchor(self.url, self.url)
 
 
 def open_viewer(path: Path, *, port: int) -> OpenViewer:
@@ -84,6 +84,11 @@ def open_viewer(path: Path, *, port: int) -> OpenViewer:
     return viewer
 
 
+def anchor(url: str, text: str) -> str:
+    """A link that opens beside the notebook."""
+    return f'<a href="{escape(url)}" target="_blank">{escape(text)}</a>'
+
+
 def run_as_html(run: Run) -> str:
     """A table of the run's main numbers beside the distribution of its rewards."""
     tasks = len(run.table.task_starts())
@@ -91,10 +96,13 @@ def run_as_html(run: Run) -> str:
         ("rollouts", f"{len(run)} of {counted(tasks, 'task')}"),
         ("mean reward", f"{run.mean_reward!r}"),
         *([("failed attempts", str(len(run.failures)))] if run.failures else []),
-        ("file", str(run.path)),
     ]
-    cells = "".join(f"<tr><th style='text-align:left'>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in rows)
-    hint = "<small><code>run.view()</code> opens the rollouts</small>"
+    shown = [(name, escape(value)) for name, value in rows] + [
+        ("file", anchor(run.path.resolve().as_uri(), str(run.path)))
+    ]
+    cells = "".join(f"<tr><th style='text-align:left'>{name}</th><td>{value}</td></tr>" for name, value in shown)
+    opened = anchor(run.viewer.url, "the rollouts") if run.viewer else "<code>run.view()</code> opens the rollouts"
+    hint = f"<small>{opened}</small>"
     return f"<div style='display:flex;gap:2em;align-items:center'><table>{cells}</table>{histogram(run)}</div>{hint}"
 
 

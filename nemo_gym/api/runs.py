@@ -210,7 +210,7 @@ class Run:
             raise ConfigPathNotFoundError(f"{self.path}: no such file", hint="name a rollout file")
         self.files = RunFiles.of(self.path)
         self._owned = owned
-        self._viewer: ViewerPage | None = None
+        self.viewer: ViewerPage | None = None  # once it is open
 
     def __iter__(self) -> Iterator[Rollout]:
         planned, marks = PlannedTasks(self.files.plan), read_marks(self.path)
@@ -269,19 +269,19 @@ class Run:
         """
         from nemo_gym.api.notebook import open_viewer  # noqa: PLC0415 - the viewer is large
 
-        if self._viewer is None:
-            self._viewer = open_viewer(self.path, port=port)
-        self._viewer.show(wait=wait)
-        return self._viewer
+        if self.viewer is None:
+            self.viewer = open_viewer(self.path, port=port)
+        self.viewer.show(wait=wait)
+        return self.viewer
 
+    @in_python()
     def export(self, format: str, output: str | Path, **rules: Any) -> ExportReport:  # noqa: A002 - as users call it
         """Write training data; the rules are the parameters of ``ng_export``, such as ``min_reward=0.5``.
 
         The formats ``sft``, ``sft_tokens`` and ``sharegpt`` take solved rollouts, unless ``min_reward="all"``.
         """
         given = {"input": str(self.path), "format": format, "output": str(output), **rules}
-        with in_python():
-            return export_rollouts(checked_options(Recipe, given))
+        return export_rollouts(checked_options(Recipe, given))
 
     def to_pandas(self) -> Any:
         """A pandas table with a row for each rollout: key, agent, reward, final text, and single values."""

@@ -124,9 +124,9 @@ class CapturedCall(Sequenced):
 
     def hold(self, **texts: bytes) -> int:
         """Change parts of the call, and return by how many bytes it has grown."""
-        before = self.texts
-        self._held = before._replace(**texts)
-        return sum(map(len, self._held)) - sum(map(len, before))
+        before = self.size
+        self._held = self.texts._replace(**texts)
+        return sum(map(len, self._held)) - before
 
     def spill(self, file: BinaryIO) -> None:
         """Move the texts to the end of a file."""
@@ -174,6 +174,13 @@ class CapturedCall(Sequenced):
 
 
 @dataclass(slots=True)
+class HeldBytes:
+    """How many bytes of memory the texts of all attempts take; a sum over them would cost each call as many steps."""
+
+    total: int = 0
+
+
+@dataclass(slots=True)
 class AttemptCalls:
     """The calls of one attempt."""
 
@@ -184,6 +191,16 @@ class AttemptCalls:
     outlined_roots: list[Sequenced] = field(default_factory=list)  # of calls without tokens
     repeats: dict[bytes, CapturedCall] = field(default_factory=dict)  # of a program, by what their completions say
     size: int = 0
+    held: HeldBytes = field(default_factory=HeldBytes)
+
+    def _grow(self, size: int) -> None:
+        self.size += size
+        self.held.total += size
+
+    def let_go(self) -> None:
+        """No longer count among what is held; a call that still runs may come to it later."""
+        self.held.total -= self.size
+        self.held = HeldBytes()
 
     def find(self, reference: object) -> CapturedCall | None:
         """The call that a reference names."""
@@ -216,7 +233,7 @@ class AttemptCalls:
         if found.call is None:
             roots.append(call)
         self.calls[call.id] = call
-        self.size += call.size
+        self._grow(call.size)
         if request is not None:
             request.kept.append(call)
         return call
@@ -241,7 +258,7 @@ class AttemptCalls:
             begun = begun if begun <= len(conversation) else 0
         call.items = before + len(conversation) + len(output)
         call.seconds = time.time() - call.started
-        self.size += call.hold(input=json_text(conversation[begun:]), output=json_text(output))
+        self._grow(call.hold(input=json_text(conversation[begun:]), output=json_text(output)))
 
     def taken(self, delivered: Iterable[str]) -> list[CallFields]:
         """All calls in order. Those that the caller has got already come without their items.
@@ -262,7 +279,9 @@ class CallStore:
         self._most_bytes, self._most_attempts = most_bytes, most_attempts
         self._open: OrderedDict[str, AttemptCalls] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
+        self._held = HeldBytes()
         self._file: BinaryIO | None = None
+        self._in_file: set[str] = set()  # attempts with texts there
 
     def __len__(self) -> int:
         return len(self._open)
@@ -273,19 +292,29 @@ class CallStore:
             return None
         found = self._open.get(mark)
         if found is None:
-            found = self._open[mark] = AttemptCalls()
+            found = self._open[mark] = AttemptCalls(held=self._held)
             if len(self._open) > self._most_attempts:
-                self._open.popitem(last=False)
+                self._close(next(iter(self._open)))
         self._open.move_to_end(mark)
         return found
 
     def take(self, mark: str, delivered: Iterable[str] = ()) -> list[CallFields]:
         """The calls of an attempt, which ends with this."""
-        found = self._open.pop(mark, None)
+        found = self._open.get(mark)
+        calls = [] if found is None else found.taken(delivered)
+        self._close(mark)
         self._ended[mark] = None
         if len(self._ended) > self._most_attempts:
             self._ended.popitem(last=False)
-        return [] if found is None else found.taken(delivered)
+        return calls
+
+    def _close(self, mark: str) -> None:
+        if (found := self._open.pop(mark, None)) is not None:
+            found.let_go()
+        if self._file is not None and mark in self._in_file:
+            self._in_file.remove(mark)
+            if not self._in_file:
+                self._file.truncate(0)  # a run of days would fill the disk
 
     def forget(self, mark: str) -> None:
         """End an attempt whose calls nobody takes."""
@@ -295,13 +324,15 @@ class CallStore:
     def make_room(self) -> None:
         """Move texts to a file if there are too many in memory, those of the quietest attempts first."""
         excess = self.size - self._most_bytes
-        for attempt in self._open.values() if excess > 0 else ():
+        for mark, attempt in self._open.items() if excess > 0 else ():
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="ng-calls-")  # noqa: SIM115 - it lives as long as this
                 weakref.finalize(self, self._file.close)
             for call in attempt.calls.values():
                 call.spill(self._file)
+            self._in_file.add(mark)
             excess -= attempt.size
+            self._held.total -= attempt.size
             attempt.size = 0
             if excess <= 0:
                 break
@@ -309,4 +340,4 @@ class CallStore:
     @property
     def size(self) -> int:
         """How many bytes of memory the texts of all attempts take."""
-        return sum(attempt.size for attempt in self._open.values())
+        return self._held.total

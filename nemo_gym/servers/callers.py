@@ -9,7 +9,8 @@ holds; calls inside the process never come here:
 * it has a session cookie that the server has signed, or a session token of the server's MCP endpoint.
 
 Before that, its host and origin must be ours (``host_names``), whoever it is: browsers run as the user, too. Where the
-kernel can't tell who calls (not Linux), every caller on this machine counts as the user.
+kernel can't tell who calls (not Linux), every caller on this machine counts as the user. Requests to the address of an
+attempt never come here, because they need the key of the attempt (``gateway_door``).
 """
 
 import hmac

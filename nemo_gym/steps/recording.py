@@ -19,6 +19,7 @@ from nemo_gym.steps.rollout_steps import FAILED, LARGEST, MODEL_KINDS, Completio
 MOST_STEPS: Final = 10_000  # of one attempt; bounds the memory of an agent that loops
 MODELS: Final = "responses_api_models"
 RESOURCES: Final = "resources_servers"
+SERVICE_ROUTES: Final = "/ng-"  # at a model server: they generate nothing
 
 
 class Callee:
@@ -217,7 +218,7 @@ def note_retry(failed: str, delay_s: float) -> None:
 def describe_callee(server_type: str, server: str, path: str, *, from_resources: bool) -> Callee:
     """Determine the kind of step from the type of the server, the route and the caller."""
     route = path.partition("?")[0]
-    if server_type == MODELS:
+    if server_type == MODELS and not route.startswith(SERVICE_ROUTES):
         return Callee("judge" if from_resources else "model", server, route)
     if server_type != RESOURCES or from_resources:
         return Callee("call", server, route, is_resources=server_type == RESOURCES)

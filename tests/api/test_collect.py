@@ -53,6 +53,10 @@ def test_a_run_has_numbers_rollouts_and_files(sums: Environment) -> None:
     assert run.failures == []
     assert "6 rollouts" in repr(run)
     assert "<svg" in run._repr_html_()
+    assert f'<a href="{run.path.as_uri()}"' in run._repr_html_()
+    page = run.view(port=0, wait=False)
+    assert f'<a href="{page.url}" target="_blank">the rollouts</a>' in run._repr_html_()
+    page.close()
 
 
 def test_a_run_is_a_table_for_pandas(sums: Environment) -> None:
@@ -263,6 +267,8 @@ def test_errors_name_arguments_and_not_what_is_typed_in_a_shell(sums: Environmen
         nemo_gym.collect(sums, model=adder, output=output, repeats=2, resume=True)
     assert "resume_mode='extend' to run only what is new" in str(refused.value.hint)
     assert "+" not in str(refused.value.hint)
+    with pytest.raises(ConfigError, match=r"no such file\n\nhint: correct input=<file>"):
+        nemo_gym.reverify(tmp_path / "missing.jsonl", sums, tmp_path / "again.jsonl")
     sums.verify(lambda task, response: None)
     with pytest.raises(RolloutError, match=r"resume=True retry_failed=\['verifier_error'\]"):
         nemo_gym.collect(sums, model=adder, output=tmp_path / "none.jsonl")

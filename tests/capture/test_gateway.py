@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from time import perf_counter_ns
 from typing import Any
 
 import aiohttp
@@ -16,6 +17,7 @@ from nemo_gym.rollouts.agents import GymAgents
 from nemo_gym.servers.attempts import OpenedAttempt, open_attempt
 from nemo_gym.servers.gym import Gym, host_gym
 from nemo_gym.servers.middleware.rollout_scope import mark_of_program, mark_rollout
+from nemo_gym.steps.recording import Trail, current_span, root_span
 from responses_api_models.vllm_model.tests.toy_engine import ToyEngine, toy_engine
 from tests.servers.models.test_long_conversations import vllm
 
@@ -218,3 +220,15 @@ async def test_a_request_may_come_in_chunks_but_not_without_end() -> None:
             async with session.post(address, data=body(270), headers=headers) as reply:
                 assert reply.status == 413
         assert [one.status for one in (await attempt.close()).refused] == [413]
+
+
+async def test_the_steps_of_a_rollout_have_the_calls_of_its_program() -> None:
+    async with gym_with("One.") as (_, gym):
+        trail = Trail(perf_counter_ns())
+        current_span.set(root_span(trail))
+        mark_rollout(0, 0, 1)
+        attempt = await open_attempt(gym.client, "policy_model")
+        await chat(attempt, [{"role": "user", "content": "Hi"}])
+        await attempt.close()
+        kinds = [(step.kind, step.route) for step in trail.steps]
+        assert kinds == [("call", "/ng-attempts"), ("model", "/v1/chat/completions"), ("call", "/ng-attempts/close")]

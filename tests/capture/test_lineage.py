@@ -131,6 +131,27 @@ def test_texts_move_to_a_file_beyond_the_limit_and_are_found_again() -> None:
         [first, second] = store.take(f"m{number}")
         assert (first["added"], second["added"], second["kept"]) == (prompt, [7], 301)
         assert first["input"] == [{"role": "user", "content": str(prompt)}]
+    assert store.size == 0
+
+
+def test_what_is_counted_is_what_is_held() -> None:
+    store, chance = CallStore(most_bytes=3000), random.Random(5)
+    attempts: dict[str, AttemptCalls] = {}
+    for step in range(300):
+        mark = f"m{chance.randrange(60)}"
+        attempt = store.attempt(mark)
+        if attempt is None:
+            continue
+        attempts[mark] = attempt
+        add(attempt, [chance.randrange(10**6) for _ in range(chance.randrange(1, 90))], [step])
+        if chance.random() < 0.1:
+            store.take(mark)
+            del attempts[mark]
+        store.make_room()
+        assert store.size == sum(call.size for each in attempts.values() for call in each.calls.values()) <= 3000
+    for mark in attempts:
+        assert store.take(mark)
+    assert store.size == 0
 
 
 def test_attempts_that_nobody_ends_are_forgotten() -> None:

@@ -2,8 +2,9 @@ import json
 import math
 
 import pytest
+from orjson import Fragment
 
-from nemo_gym.io.json import decode, encode, encode_json
+from nemo_gym.io.json import NotFiniteError, decode, decode_finite, encode, encode_json
 
 
 @pytest.mark.parametrize("value", [{"a": "ü\n"}, [1, 2.5, None, True], "x", {"n": 2**80}, {"s": "\ud800"}])
@@ -33,3 +34,20 @@ def test_integers_of_a_body_may_have_any_length() -> None:
 
 def test_keys_of_a_body_may_be_numbers() -> None:
     assert json.loads(encode_json({"logit_bias": {7: 1.5}})) == {"logit_bias": {"7": 1.5}}
+
+
+@pytest.mark.parametrize("other", [1, 2**80, {7: 1.5}, "\ud800"])
+def test_a_part_of_a_body_may_be_json_already(other: object) -> None:
+    written = json.loads(encode_json({"response": Fragment(b'{"id": "r1", "n": 1.0}'), "other": other}))
+    assert written["response"] == {"id": "r1", "n": 1.0}
+
+
+@pytest.mark.parametrize("text", [b"NaN", b'{"reward": -Infinity}', b"[1, Infinity]"])
+def test_numbers_that_json_does_not_have_are_refused_where_they_matter(text: bytes) -> None:
+    with pytest.raises(NotFiniteError):
+        decode_finite(text)
+
+
+@pytest.mark.parametrize("text", [b'"NaN"', b'{"Infinity": 1}', b'"\\ud800"'])
+def test_texts_that_only_look_like_them_are_read(text: bytes) -> None:
+    assert decode_finite(text) == json.loads(text)

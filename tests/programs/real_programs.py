@@ -174,9 +174,9 @@ except OSError:
     pass
 """
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "the endpoint fails from the start": ({"broken": 500}, "model_error"),
-    "the endpoint fails after the first answer": ({"faults": [None], "broken": 500}, "model_error"),
-    "the endpoint is overloaded": ({"broken": 429}, "rate_limited"),
+    "the endpoint fails from the start": ({"broken": 500, "timeout_s": 45}, "model_error"),
+    "the endpoint fails after the first answer": ({"faults": [None], "broken": 500, "timeout_s": 45}, "model_error"),
+    "the endpoint is overloaded": ({"broken": 429, "timeout_s": 45}, "rate_limited"),
     "it does not start": ({"wrap": "echo broken >&2; exit 1"}, "agent_start"),
     "it hangs before it asks": ({"wrap": "sleep 600", "timeout_s": 2}, "agent_start"),
     "it hangs afterwards": ({"wrap": '"$@"; sleep 600', "timeout_s": 45}, "agent_timeout"),
@@ -185,7 +185,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"wrap": '"$@"; python3 -c "x = bytearray(3 << 30); input()"', "memory_mb": 2000},
         "agent_memory",
     ),
-    "it sends nonsense": ({"wrap": f"\"$@\"; python3 -c '{BAD_REQUEST}'"}, "gateway_refused"),
+    "it sends nonsense": ({"wrap": '"$@"; python3 -c "$NG_NONSENSE"'}, "gateway_refused"),
     "it ends with an error": ({"wrap": '"$@"; exit 9'}, "agent_crash"),
     "it is killed": ({"wrap": '"$@"; kill -9 $$'}, "agent_crash"),
     "its answer is missing": ({"final_answer": "file:no-such-file.txt"}, "agent_crash"),
@@ -206,7 +206,7 @@ def test_a_fault_has_its_class(
     endpoint.faults, endpoint.delay_s = list(settings.pop("faults", [])), settings.pop("delay_s", 0.0)
     if script := settings.pop("wrap", None):
         settings["command"] = ["sh", "-c", script, "program", *Program(program=name).command]
-        settings |= {"env.NG_BASE": "{base_url}", "env.NG_KEY": "{api_key}"}
+        settings |= {"env.NG_BASE": "{base_url}", "env.NG_KEY": "{api_key}", "env.NG_NONSENSE": BAD_REQUEST}
     with nullcontext() if broken else pytest.raises(RolloutError):
         collected(tmp_path, name, endpoint.url, endpoint="chat_completions", settings={"patience_s": 1, **settings})
     failed = json.loads(failures.read_text().splitlines()[0])

@@ -183,6 +183,7 @@ def test_a_task_says_how_much_of_it_is_done() -> None:
         builder.add(response)
     first, second = task_entries(builder.table(), expected={1: 8, 3: 0})
     assert (first["num_rollouts"], first["missing_num_rollouts"], first["reward_profile_completion_pct"]) == (2, 6, 25)
+    assert (second["num_rollouts"], len(second["rollout_infos"])) == (2, 2)
     assert (second["missing_num_rollouts"], second["reward_profile_completion_pct"]) == (0, 100.0)
 
 

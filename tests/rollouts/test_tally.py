@@ -144,6 +144,13 @@ def test_exit_codes(planned: Make) -> None:
     assert (Tally().exit_code(), Tally().exit_code(still_owed=1)) == (ExitCode.OK, ExitCode.FAILURES)
 
 
+def test_what_has_ended_is_what_completed_failed_or_vanished(planned: Make) -> None:
+    tally = Tally(completed=4)
+    tally.add([failure(planned()), Vanished(planned(), b"", 0.1, "x")])
+    assert (tally.failed, tally.vanished) == (1, 1)
+    assert tally.ended == 6
+
+
 def test_the_summary_says_what_is_missing_where_everything_is_and_how_to_go_on(planned: Make) -> None:
     tally = Tally(completed=5, ending=Ending.INTERRUPTED)
     tally.add([failure(planned(last=3))])
@@ -157,6 +164,7 @@ def test_the_summary_says_what_is_missing_where_everything_is_and_how_to_go_on(p
     assert finished.splitlines()[0] == "2 of 2 rollouts completed"
     assert "resume" not in finished
     assert "metrics:" not in finished
+    assert "To run the 1 that is left" in summary(Tally(completed=1), planned=2).text()
     assert (
         f"metrics:  {RunFiles.of(Path('d/out.jsonl')).metrics}"
         in replace(summary(Tally(completed=2), planned=2), has_metrics_file=True).text()

@@ -72,6 +72,7 @@ def test_failed_attempts_are_counted(tmp_path: Path) -> None:
     )
     assert [span.why for span in read_failures(path, history)] == ["blank line", "blank line", "torn line"]
     assert list(history.failures.values()) == [PastFailures(2, False, "connection"), PastFailures(1, True, "skipped")]
+    assert list(history.failed.values()) == [2, 1]
 
 
 @pytest.mark.parametrize(

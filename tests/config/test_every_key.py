@@ -165,12 +165,20 @@ def settings_classes() -> Iterator[tuple[Path, type[BaseModel]]]:
                 yield path.parent, found
 
 
+def read_in_bases(folder: Path, settings: type[BaseModel]) -> frozenset[str]:
+    """What a server's folder reads, and the folders of the servers whose settings it inherits."""
+    bases = (
+        Path(inspect.getfile(kind)).parent for kind in settings.__mro__ if kind.__module__.startswith("resources_")
+    )
+    return frozenset().union(*map(read_in, {folder, *bases}))
+
+
 def test_every_setting_of_a_server_is_read_somewhere() -> None:
     common = read_in(PARENT_DIR / "nemo_gym") | read_in(PARENT_DIR / "responses_api_agents" / "simple_agent")
     ignored = [
         f"{folder.name}: {name}"
         for folder, settings in settings_classes()
         for name in settings.model_fields
-        if name not in ResourcesServerSettings.model_fields and name not in common | read_in(folder)
+        if name not in ResourcesServerSettings.model_fields and name not in common | read_in_bases(folder, settings)
     ]
     assert not ignored

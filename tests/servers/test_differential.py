@@ -21,7 +21,9 @@ from nemo_gym.servers.venvs import read_requirements, unmet
 ROOT = Path(__file__).parents[2]
 # The embedded model has a test of its own: it would have to be loaded, and it samples.
 ENVIRONMENTS = sorted(
-    path.parents[1] for path in ROOT.glob("resources_servers/*/configs/*.yaml") if path.stem == path.parents[1].name
+    path.parents[1]
+    for path in ROOT.glob("resources_servers/*/configs/*.yaml")
+    if path.stem == path.parents[1].name and (path.parents[1] / "data" / "example.jsonl").is_file()
 )
 RESPONSE = {
     "id": "resp_1",
@@ -116,6 +118,8 @@ def answer(status: int, body: bytes, cookies: Any) -> Answer:
         content = body
     if isinstance(content, dict):  # what was measured is never the same twice
         content = {name: value for name, value in content.items() if not name.endswith("_cpu_s")}
+        if "api_key" in content:  # of an attempt that was opened, which has a name and a key of its own
+            content = sorted(content)
     return Answer(status, content, frozenset(cookies))
 
 

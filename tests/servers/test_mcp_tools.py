@@ -379,7 +379,7 @@ def test_exposure_leaves_the_short_way_open_and_its_absence_leaves_no_trace() ->
     assert [layer.cls for layer in plain.user_middleware] == [layer.cls for layer in exposed.user_middleware]
     assert {getattr(route, "path", None) for route in exposed.routes} - {
         getattr(route, "path", None) for route in plain.routes
-    } == {"/mcp"}
+    } == {"/mcp", "/mcp/{token}"}
 
 
 async def test_an_unexposed_server_hands_out_no_token() -> None:

@@ -208,7 +208,7 @@ def test_every_file_of_a_run_is_known_by_its_name(tmp_path: Path) -> None:
     assert role_of(files.rollouts) is None
     assert {role_of(path) for path in files.beside if path != files.lock} == {
         *("plan", "failures", "steps", "timing", "metrics", "details", "manifest", "profile"),
-        *("agent_metrics", "difficulty", "solve_rates", "status", "index", "audit"),
+        *("agent_metrics", "difficulty", "solve_rates", "status", "index", "audit", "marks"),
     }
     assert check_output(files) is None
     assert json.dumps(sorted(path.name for path in files.beside)).count("out.v1") == len(files.beside)

@@ -14,6 +14,7 @@ class HttpSource {
   constructor() {
     this.live = true;
     this.etag = null;
+    this.marking = Promise.resolve();
   }
 
   async get(path, parameters = {}, signal = undefined, headers = {}) {
@@ -89,10 +90,17 @@ class HttpSource {
     return this.get("marks", { filter, search, threshold }, signal);
   }
 
-  /** Save a label and a note; the reply is the mark as it was saved. */
-  async mark(id, mark) {
+  /** Save a label and a note, one after the other: of two marks of a rollout, the later one must come last. */
+  mark(id, mark) {
+    const saved = this.marking.then(() => this.saveMark(id, mark));
+    this.marking = saved.catch(() => null);
+    return saved;
+  }
+
+  async saveMark(id, mark) {
     const reply = await fetch(`api/rollout/${encodeURIComponent(id)}/mark`, {
       method: "POST",
+      keepalive: true, // it arrives even if the page is left at once
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(mark),
     }).catch(() => {

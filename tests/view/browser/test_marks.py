@@ -7,6 +7,14 @@ from typing import Any
 LABELLED = 200
 
 
+def saved_marks(page: Any, path: Path, number: int) -> list[dict[str, Any]]:
+    """The marks in the file, once all are saved."""
+    page.until(lambda: path.exists() and path.read_bytes().count(b"\n") >= number, f"{number} marks")
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert len(lines) == number
+    return lines
+
+
 def test_two_hundred_rollouts_are_labelled_with_the_keyboard(
     page: Any, serve: Any, make: Any, ask: Any, tmp_path: Path
 ) -> None:
@@ -20,8 +28,7 @@ def test_two_hundred_rollouts_are_labelled_with_the_keyboard(
         label = "bad" if number % 3 else "good"
         page.wait(f"document.querySelector('#mark-{label}').getAttribute('aria-pressed') === 'true'")
         page.press("j")
-    lines = [json.loads(line) for line in (tmp_path / "run_marks.jsonl").read_bytes().splitlines()]
-    assert len(lines) == LABELLED
+    lines = saved_marks(page, tmp_path / "run_marks.jsonl", LABELLED)
     assert [line["label"] for line in lines] == ["bad" if number % 3 else "good" for number in range(LABELLED)]
     page.go(f"{address}#view=overview")
     page.see("of 200 labels", ".panels")
@@ -42,6 +49,7 @@ def test_an_own_label_and_a_note_are_written_without_the_mouse(
     page.call("Input.insertText", text="jumps + from 3 to 7")
     page.press("Enter")
     page.wait("document.activeElement === document.body")
+    assert saved_marks(page, tmp_path / "run_marks.jsonl", 2)[1]["label"] == "lucky guess"
     page.go(f"{address}#view=table&filter={'label%20==%20%22lucky%20guess%22'}&columns=label,note")
     page.see("jumps + from 3 to 7", ".table-view")
     page.see("1 rollout", ".count")

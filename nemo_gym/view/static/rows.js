@@ -59,12 +59,11 @@ export function useRows(source, selection, names, version) {
   };
 }
 
-/** How many rows of this selection arrived since the rows on screen were loaded; `unchanged` if only values changed. */
+/** How many rows of this selection arrived since the rows on screen were loaded. */
 export function useArrivals(source, selection, version, seen, total) {
   const { value } = useReply(
     async (signal) => (version === seen ? null : source.rollouts({ ...selection, offset: 0, limit: 1 }, signal)),
     [version, seen, JSON.stringify(selection)],
   );
-  const known = version !== seen && value && total !== null;
-  return { arrivals: known ? value.total - total : 0, unchanged: known && value.version >= version && value.total === total };
+  return version === seen || !value || total === null ? 0 : value.total - total;
 }

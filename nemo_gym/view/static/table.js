@@ -57,11 +57,10 @@ export function Table({ source, place, version, columns, files, focus }) {
   }, [version]);
   const narrow = useMedia("(max-width: 640px)");
   const rows = useRows(source, selection, names, seen);
-  const { arrivals, unchanged } = useArrivals(source, selection, version, seen, rows.total);
+  const arrivals = useArrivals(source, selection, version, seen, rows.total);
   useEffect(() => {
-    // A mark changes rows that are there. What the reader looks at does not move then.
-    if (unchanged || (rows.total === 0 && arrivals > 0)) setSeen(version);
-  }, [arrivals, unchanged]);
+    if (rows.total === 0 && arrivals > 0) setSeen(version);
+  }, [arrivals]);
   if (rows.error && !rows.total) return html`<main class="page"><${Trouble} error=${rows.error} /></main>`;
   return html`<main class="table-view">
     <div class="table-bar">

@@ -170,7 +170,11 @@ def test_nothing_that_is_shipped_must_be_fixed(run, name):
     [report] = json.loads(ran.out)
     assert (ran.code, [one for one in report["findings"] if one["severity"] == "error"]) == (0, [])
     assert report["rows"] == 5
-    assert {player["player"] for player in report["players"]} >= {"silent", "random", "recorded"}
+    # Rollouts of code repair would hold source of the packages, which is not copied into this repository.
+    is_recorded = (ROOT / "resources_servers" / name / "data" / "example_rollouts.jsonl").is_file()
+    expected = {"silent", "random", *(["recorded"] if is_recorded else [])}
+    assert {player["player"] for player in report["players"]} >= expected
+    assert is_recorded or name == "code_repair"
 
 
 def test_every_template_is_whole(run, mock_model):

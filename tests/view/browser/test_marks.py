@@ -35,7 +35,7 @@ def test_two_hundred_rollouts_are_labelled_with_the_keyboard(
 
 
 def test_an_own_label_and_a_note_are_written_without_the_mouse(
-    page: Any, serve: Any, make: Any, tmp_path: Path
+    page: Any, serve: Any, make: Any, ask: Any, tmp_path: Path
 ) -> None:
     make.write_run(tmp_path / "run.jsonl", tasks=2, repeats=2)
     address = serve(tmp_path / "run.jsonl")
@@ -50,6 +50,8 @@ def test_an_own_label_and_a_note_are_written_without_the_mouse(
     page.press("Enter")
     page.wait("document.activeElement === document.body")
     assert saved_marks(page, tmp_path / "run_marks.jsonl", 2)[1]["label"] == "lucky guess"
+    noted = "rollouts?filter=note%20is%20not%20null"
+    page.until(lambda: ask(address, noted)["total"] == 1, "the note in the index")
     page.go(f"{address}#view=table&filter={'label%20==%20%22lucky%20guess%22'}&columns=label,note")
     page.see("jumps + from 3 to 7", ".table-view")
     page.see("1 rollout", ".count")

@@ -11,7 +11,7 @@ TORCH  ?=
 # Everything but what needs newer libraries than the lowest (extras, a browser, the embedded model).
 LOWEST_TESTS := tests responses_api_agents resources_servers responses_api_models/vllm_model \
   responses_api_models/replay_model $(addprefix --ignore=tests/,view conversion/test_anthropic.py conversion/test_coverage_of_clients.py \
-  programs servers/models/test_clients.py test_demo.py test_dependencies.py test_documentation.py test_earlier_runs.py io/test_files.py rollouts/test_crash.py)
+  audit programs servers/models/test_clients.py test_demo.py test_dependencies.py test_documentation.py test_earlier_runs.py io/test_files.py rollouts/test_crash.py)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Installs $(PACKAGES) into the environment; pip is quiet, so say what takes so long.
 define set_up
